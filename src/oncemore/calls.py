@@ -1,0 +1,258 @@
+"""The path of one call of a step, from its arguments to its value.
+
+`Definition.path` is written once, for functions and coroutines: it says what it wants done (see flight.py), and the edge
+does it at once or awaits it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from . import generators, runs
+from .checkpoints import Node
+from .codec import Decoded, Encoded
+from .durations import seconds
+from .errors import CodecError, FingerprintError, IntegrityError, NotRecorded, StoreError, UsageError, warn
+from .fingerprint import Fingerprint, Identity, Part
+from .flight import Blocking, Path, board, drive, drive_async
+from .reasons import NEW, reason
+from .runs import Reference, Run, current_run
+
+_inside: ContextVar[frozenset[str]] = ContextVar("oncemore_inside", default=frozenset())  # nodes being computed around us
+
+
+class Call:
+    """Let the user's function run."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.now = functools.partial(function, *args, **kwargs)
+
+    async def later(self) -> Any:
+        return await self.now()
+
+
+class Asked(NamedTuple):
+    """One call of a step: what was passed, bound to the parameters, and the node it is."""
+
+    run: Run
+    node: Node
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    bound: tuple[Any, ...]
+    ordinal: int | None
+
+
+class Found(NamedTuple):
+    """What recall brought: a value, or the reason why there is none."""
+
+    hit: bool
+    value: Any = None
+    why: str | None = None
+
+
+class Definition:
+    """A step as it was declared."""
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        self.function, self.options = function, options
+        self.name: str = options["name"] or _name(function)
+        self.share: bool = options["share"]
+        self.every_call: bool = options["every_call"]
+        self.expires = None if options["expires"] is None else seconds(options["expires"])
+        taken = {name: options[name] for name in ("version", "ignore", "key", "code", "inputs")}
+        self.identity = Identity(function, step=self.name, **taken)
+        kind = inspect.unwrap(function.func if isinstance(function, functools.partial) else function)
+        self._follow: Callable[[Path[Any]], Any] = drive
+        self._item_by_item = False
+        if inspect.iscoroutinefunction(kind):
+            self._follow = drive_async
+        elif inspect.isgeneratorfunction(kind):
+            self._follow, self._item_by_item = generators.drive, True
+        elif inspect.isasyncgenfunction(kind):
+            self._follow, self._item_by_item = generators.drive_async, True
+
+    def enter(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool = False) -> Any:
+        """Begin a call: the value, or what awaits it, or what yields its items."""
+        if self._item_by_item:
+            body = self.function(*args, **kwargs)  # nothing of it runs yet
+            return self._follow(generators.path(self, body, run, args, kwargs, fresh=fresh))
+        return self._follow(self.path(run, args, kwargs, fresh=fresh))
+
+    # -- the path of one call
+
+    def path(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool = False) -> Path[Any]:
+        asked = self.ask(run, args, kwargs)
+        if asked is None or asked.node.key in _inside.get():  # no identity; or a node that calls itself
+            return (yield Call(self.function, args, kwargs))
+        try:
+            if run.resumed and not fresh:
+                found = yield Blocking(self.recall, asked)
+                if found.hit:
+                    return found.value
+            while (seat := (yield from board(run.store, asked.node.key))) is None:
+                found = yield Blocking(self.recall, asked)
+                if found.hit:
+                    return found.value
+            try:  # another process may have completed it before we got the seat
+                found = Found(False, why="refreshed") if fresh else (yield Blocking(self.recall, asked))
+                return found.value if found.hit else (yield from self._compute(asked, found.why))
+            finally:
+                seat.release()
+        except BaseException:
+            self._give_back(asked)
+            raise
+
+    def _compute(self, asked: Asked, why: str | None) -> Path[Any]:
+        run, node = asked.run, asked.node
+        parts, code = self.parts(asked)  # now: the function may change its arguments
+        if why is None:
+            why = yield Blocking(self.reason, asked)
+        here = runs.entered(run), _inside.set(_inside.get() | {node.key})
+        started = time.perf_counter()
+        try:
+            value = yield Call(self.function, asked.args, asked.kwargs)
+        except Exception as error:
+            record = functools.partial(run.record_failure, reason=why, seconds=time.perf_counter() - started)
+            yield Blocking(record, node, error)
+            raise
+        finally:
+            _inside.reset(here[1])
+            runs.left(here[0])
+        yield Blocking(self.keep, asked, value, why, time.perf_counter() - started, parts, code)
+        return value
+
+    # -- its pieces
+
+    def ask(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], *, take: bool = True) -> Asked | None:
+        """Which node this call is. None if the code has no identity: that is told, and the function just runs."""
+        try:
+            bound = self.identity.bind(*args, **kwargs)
+        except TypeError:
+            return None  # calling the function itself gives the error that the user knows
+        try:
+            code = self.identity.code()
+        except FingerprintError as error:
+            warn(f"{error}. Until then it runs every time")
+            return None
+        ordinal = None
+        if self.every_call:
+            ordinals = run.ordinals(self.name, self.identity.arguments(bound, None, args, kwargs))
+            ordinal = ordinals.take() if take else ordinals.peek()
+        arguments = self.identity.arguments(bound, ordinal, args, kwargs)
+        return Asked(run, run.node(self.name, arguments, code, shared=self.share), args, kwargs, bound, ordinal)
+
+    def _give_back(self, asked: Asked) -> None:
+        if asked.ordinal is not None:
+            given = self.identity.arguments(asked.bound, None, asked.args, asked.kwargs)
+            asked.run.ordinals(self.name, given).give_back(asked.ordinal)
+
+    def recall(self, asked: Asked) -> Found:
+        """The value kept for the node, or why it does not count."""
+        entry, why = self.find(asked)
+        if entry is None:
+            return Found(False, why=why)
+        try:
+            value = self.load(asked, entry)
+        except CodecError as error:
+            warn(f"step {self.name} runs again: {error}")
+            return Found(False, why=str(error))
+        asked.run.count_reuse(asked.node, entry)
+        return Found(True, value)
+
+    def find(self, asked: Asked) -> tuple[Decoded | None, str | None]:
+        """The node's checkpoint if it counts now, or None and the reason if that is known."""
+        run, node = asked.run, asked.node
+        if run.wants_fresh(node):
+            return None, "ONCEMORE_REFRESH"
+        try:
+            entry = run.find(node)
+        except StoreError as error:
+            if run.strict and isinstance(error, IntegrityError):
+                raise
+            warn(f"step {self.name} runs again, its checkpoint is damaged: {error}")
+            return None, f"entry damaged: {error}"
+        if entry is not None and self.expires is not None:
+            age = time.time() - entry.meta["time"]
+            if age > self.expires:
+                return None, f"expired: {age:.0f} s old, kept for {self.expires:.0f} s"
+        return entry, None
+
+    def load(self, asked: Asked, entry: Decoded) -> Any:
+        alias = entry.meta.get("alias")
+        return entry.load() if alias is None else asked.bound[alias]
+
+    def parts(self, asked: Asked) -> tuple[dict[str, Part], dict[str, Part]]:
+        """What the node's arguments and code consist of."""
+        arguments = self.identity.argument_parts(asked.bound, asked.ordinal, asked.args, asked.kwargs)
+        return arguments, self.identity.code_parts()
+
+    def reason(self, asked: Asked) -> str:
+        """Why the node runs though nothing is wrong with a checkpoint of it: something it depends on changed, or it is new."""
+        return reason(asked.run.checkpoints, asked.node, *self.parts(asked)) if asked.run.resumed else NEW
+
+    def keep(
+        self,
+        asked: Asked,
+        value: Any,
+        why: str,
+        took: float,
+        parts: dict[str, Part],
+        code: dict[str, Part],
+        chunks: Sequence[Encoded] | None = None,
+    ) -> None:
+        """Record a completed node."""
+        meta: dict[str, Any] = {"arguments": {name: part.digest for name, part in parts.items()}}
+        alias = next((i for i, given in enumerate(asked.bound) if given is value and value is not None), None)
+        if alias is not None:
+            meta["alias"], value = alias, None
+        asked.run.record(asked.node, value, reason=why, seconds=took, meta=meta, code=code, chunks=chunks)
+
+    # -- what a user can ask of a step
+
+    def home(self, reference: Reference | None = None) -> Run | None:
+        """The run that a call belongs to: the current one, the one it came from, or for a shared step the default store's."""
+        run = current_run()
+        if run is None and reference is not None:
+            run = runs.join(reference)
+        elif run is None and self.share:
+            run = runs.outside()
+        return None if run is None or run.disabled else run
+
+    def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
+        run = self.home()
+        if run is None:
+            raise UsageError(f"step {self.name} has checkpoints only inside `with checkpoint_scope(...)`")
+        found = self.ask(run, args, kwargs, take=False)
+        if found is None:
+            self.identity.bind(*args, **kwargs)
+            self.identity.code()  # one of the two raises what went wrong
+            raise AssertionError("a call without identity whose parts all have one")
+        return found
+
+    def recorded(self, asked: Asked) -> Decoded:
+        entry, why = self.find(asked)
+        if entry is None:
+            raise NotRecorded(f"run {asked.run.id} has no checkpoint of {asked.node.id}" + (f" ({why})" if why else ""))
+        return entry
+
+    def refresh(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        run = self.home()
+        return self.function(*args, **kwargs) if run is None else self.enter(run, args, kwargs, fresh=True)
+
+    def fingerprint(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fingerprint:
+        bound = self.identity.bind(*args, **kwargs)
+        parts = {**self.identity.argument_parts(bound, None, args, kwargs), **self.identity.code_parts()}
+        return Fingerprint(self.identity.arguments(bound, None, args, kwargs) + self.identity.code(), parts)
+
+
+
+
+def _name(function: Callable[..., Any]) -> str:
+    if isinstance(function, functools.partial):
+        return _name(function.func)
+    return getattr(function, "__qualname__", type(function).__qualname__)

@@ -1,0 +1,187 @@
+"""Values to frames of bytes and back. See docs/format.md for the layout.
+
+An entry is `magic, version, MAC, body`. The MAC is a keyed BLAKE3 over the entry's key and its body; nothing in the body is
+looked at before the MAC has been found right, so neither the decompressor nor pickle ever sees a byte that we did not
+write under that key.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+import cloudpickle
+from blake3 import blake3
+
+from . import compression
+from .errors import CodecError, IntegrityError
+from .modules import canonical_name
+
+Bytes = Union[bytes, bytearray, memoryview]
+
+MAGIC = b"ONCE"
+VERSION = 1
+_ENVELOPE = len(MAGIC) + 1 + 32
+_COUNT = struct.Struct("<I")
+_FRAME = struct.Struct("<BBQQ")  # packing, item size, bytes here, bytes unpacked
+
+
+def seal(frames: Sequence[Bytes], key: str, secret: bytes) -> list[Bytes]:
+    """The frames as a signed entry that counts under `key` only."""
+    return [MAGIC + bytes((VERSION,)) + _mac(frames, key, secret), *frames]
+
+
+def unseal(data: Bytes, key: str, secret: bytes) -> memoryview:
+    """The body of a signed entry; IntegrityError unless it was signed with `secret` for `key`."""
+    view = memoryview(data)
+    if view.nbytes < _ENVELOPE or bytes(view[:4]) != MAGIC:
+        raise IntegrityError(f"entry {key} is not an entry of oncemore: cut short or overwritten")
+    if view[4] != VERSION:
+        raise IntegrityError(f"entry {key} has format {view[4]}; this oncemore reads format {VERSION}")
+    body = view[_ENVELOPE:]
+    if _mac([body], key, secret) != bytes(view[5:_ENVELOPE]):
+        raise IntegrityError(f"entry {key} was altered, moved from another key, or signed with another secret")
+    return body
+
+
+def _mac(frames: Sequence[Bytes], key: str, secret: bytes) -> bytes:
+    name = key.encode()
+    mac = blake3(_COUNT.pack(len(name)) + name, key=secret)
+    for frame in frames:
+        mac.update(frame)
+    return mac.digest()
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """An entry ready to be written."""
+
+    frames: list[Bytes]
+    raw_bytes: int
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(memoryview(frame).nbytes for frame in self.frames)
+
+
+def encode(value: object, meta: Mapping[str, Any], *, key: str, secret: bytes) -> Encoded:
+    """`value` with its metadata as a signed entry. CodecError names what in the value cannot be pickled."""
+    stream, buffers = _pickle(value)
+    if b"__main__" in stream:
+        meta = {**meta, "main": canonical_name("__main__")}
+    parts = [json.dumps(meta, separators=(",", ":")).encode(), stream, *buffers]
+    packed = [compression.pack(part) for part in parts]
+    table = b"".join(_FRAME.pack(p.packing, p.item, memoryview(p.data).nbytes, p.raw) for p in packed)
+    frames = [_COUNT.pack(len(packed)) + table, *(p.data for p in packed)]
+    return Encoded(seal(frames, key, secret), sum(p.raw for p in packed))
+
+
+class Decoded:
+    """An entry whose signature was right. The metadata is read at once, the value when asked for."""
+
+    def __init__(self, data: Bytes, *, key: str, secret: bytes) -> None:
+        body = unseal(data, key, secret)
+        (count,) = _COUNT.unpack_from(body)
+        offset = _COUNT.size + count * _FRAME.size
+        self._frames: list[tuple[int, int, memoryview, int]] = []
+        for packing, item, size, raw in _FRAME.iter_unpack(body[_COUNT.size : offset]):
+            self._frames.append((packing, item, body[offset : offset + size], raw))
+            offset += size
+        self._key = key
+        self.meta: dict[str, Any] = json.loads(bytes(compression.unpack(*self._frames[0])))
+
+    def load(self) -> Any:
+        """A fresh value, sharing no memory with what any other call returned."""
+        try:
+            stream = compression.unpack(*self._frames[1])
+            buffers = [compression.unpack(*frame) for frame in self._frames[2:]]
+            return _Unpickler(stream, buffers, self.meta.get("main", "")).load()
+        except Exception as error:  # a pickle runs the user's classes: anything can come out of it
+            raise CodecError(f"entry {self._key} cannot be read back: {type(error).__name__}: {error}") from error
+
+
+def dumps(value: object) -> bytes:
+    """One value as bytes, for those that are kept inside another entry."""
+    stream, buffers = _pickle(value, apart=False)
+    assert not buffers
+    return stream
+
+
+def loads(data: bytes, main: str) -> Any:
+    """The value again; `main` is what the script was called that `dumps` ran in."""
+    return _Unpickler(data, (), main).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    """Finds classes of the running script under its own name, however the script was started then and now."""
+
+    def __init__(self, stream: Bytes, buffers: Sequence[Bytes], main: str) -> None:
+        super().__init__(io.BytesIO(stream), buffers=buffers)
+        self._main = main
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        home = self._main if module in ("__main__", "__mp_main__") and self._main else module
+        return super().find_class("__main__" if home == canonical_name("__main__") else home, name)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle, but what the script itself defines goes by name, so that a recalled object is of the script's own class."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if getattr(obj, "__module__", None) == "__main__" and isinstance(getattr(obj, "__qualname__", None), str):
+            try:
+                if pickle.loads(pickle.dumps(obj)) is obj:
+                    return NotImplemented
+            except Exception:  # not reachable by name: by value then
+                pass
+        return super().reducer_override(obj)
+
+
+def _pickle(value: object, *, apart: bool = True) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """The pickle stream, and `apart` from it the large buffers (arrays), not copied."""
+    buffers: list[pickle.PickleBuffer] = []
+    callback = buffers.append if apart else None
+    try:
+        return pickle.dumps(value, 5, buffer_callback=callback), buffers
+    except Exception:  # lambdas, local classes, modules...: cloudpickle knows more
+        buffers.clear()
+    file = io.BytesIO()
+    try:
+        _Pickler(file, 5, buffer_callback=callback).dump(value)
+    except Exception as error:
+        path, kind = offender(value)
+        raise CodecError(f"{path} is a {kind}, which cannot be pickled ({error})") from error
+    return file.getvalue(), buffers
+
+
+def offender(value: object, path: str = "the result") -> tuple[str, str]:
+    """Where in `value` the object sits that cannot be pickled, and its type."""
+    seen: set[int] = set()
+    while id(value) not in seen:
+        seen.add(id(value))
+        for step, child in _children(value):
+            if not _picklable(child):
+                value, path = child, path + step
+                break
+    return path, type(value).__name__
+
+
+def _children(value: object) -> list[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        return [(f"[{key!r}]", child) for key, child in value.items()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [(f"[{i}]", child) for i, child in enumerate(value)]
+    return [(f".{name}", child) for name, child in getattr(value, "__dict__", {}).items()]
+
+
+def _picklable(value: object) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,88 @@
+"""Everything that oncemore raises or warns about.
+
+    OncemoreError
+     ├── UsageError (ValueError)           an option, a run id or a URL that cannot be right
+     ├── FingerprintError (TypeError)      a value without a stable identity
+     ├── NotRecorded (LookupError)         recall() of a node that has no checkpoint
+     ├── CodecError                        bytes that do not become a value again, or a value that does not become bytes
+     └── StoreError (OSError)              the store cannot be read or written
+          ├── StoreDamaged                 the store as a whole is unreadable
+          └── IntegrityError               one entry is not what was written there
+
+    CheckpointWarning (UserWarning)        something was not kept, or not reused, and why
+
+What a user's own function raises is never wrapped: it passes through untouched.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+class OncemoreError(Exception):
+    """The root of the tree."""
+
+
+class UsageError(OncemoreError, ValueError):
+    """An option, a run id or a URL that cannot be right."""
+
+
+class FingerprintError(OncemoreError, TypeError):
+    """A value that has no stable identity, so that no checkpoint can be found for it.
+
+    `part` names what was being identified ("argument `rows`", "global `etl.client`"), `path` leads from there to the
+    value ("[3].lock"), `kind` is the value's type.
+    """
+
+    def __init__(self, kind: str, path: str = "", part: str = "", step: str = "") -> None:
+        super().__init__(kind, path, part, step)
+        self.kind = kind
+        self.path = path
+        self.part = part
+        self.step = step
+
+    def __str__(self) -> str:
+        where = self.part or "the value"
+        if self.path:
+            where += f" at {self.path}"
+        step = f"step {self.step}: " if self.step else ""
+        return (
+            f"{step}{where} is a {self.kind}, which has no stable identity. Leave it out with ignore=[...], say what "
+            f"identifies it with key={{...}}, or teach the type with oncemore.register_identity({self.kind}, ...)"
+        )
+
+
+class NotRecorded(OncemoreError, LookupError):
+    """`recall()` was asked for a node that has no checkpoint."""
+
+
+class CodecError(OncemoreError):
+    """Bytes that do not become a value again, or a value that does not become bytes."""
+
+
+class StoreError(OncemoreError, OSError):
+    """The store cannot be read or written; the message names it and the remedy."""
+
+
+class StoreDamaged(StoreError):
+    """The store as a whole is unreadable."""
+
+
+class IntegrityError(StoreError):
+    """One entry is not what was written there: altered, cut short, moved or planted."""
+
+
+class CheckpointWarning(UserWarning):
+    """Something was not kept, or not reused; the message says what and why."""
+
+
+def warn(message: str) -> None:
+    """Warn at the line of the user's code that led here."""
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, CheckpointWarning, stacklevel=level)

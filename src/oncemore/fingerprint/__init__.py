@@ -1,0 +1,117 @@
+"""A node's identity: named parts, each with its own digest, and one digest over all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Union
+
+from ..errors import FingerprintError, UsageError
+from .binding import Binder
+from .code import Code, Part
+from .inputs import file_identity
+from .values import digest, register_identity
+
+__all__ = ["Fingerprint", "Identity", "Part", "register_identity"]
+
+Key = Union[Callable[..., object], Mapping[str, Callable[[Any], object]]]
+Reach = Literal["deep", "own", "version"]
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What a node's checkpoint depends on, part by part."""
+
+    digest: str
+    parts: Mapping[str, Part]
+
+
+class Identity:
+    """How the calls of one step are told apart."""
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        *,
+        step: str,
+        version: str | None = None,
+        ignore: Collection[str] = (),
+        key: Key | None = None,
+        code: Reach = "deep",
+        inputs: Collection[str] = (),
+    ) -> None:
+        self.step = step
+        self._binder = Binder(function)
+        self.bind = self._binder.bind
+        self.names = self._binder.names
+        by_name: dict[str, Callable[[Any], object]] = {name: file_identity for name in inputs}
+        self._whole_key = key if callable(key) else None
+        if key is not None and not callable(key):
+            by_name.update(key)
+        self._check("ignore", ignore)
+        self._check("inputs", inputs)
+        self._check("key", () if callable(key) or key is None else key)
+        if code not in ("deep", "own", "version"):
+            raise UsageError(f"step {step}: code={code!r} is not one of 'deep', 'own', 'version'")
+        if code == "version" and version is None:
+            raise UsageError(f"step {step}: code='version' needs a version=, or no edit would ever count")
+        self._counted = [(i, name, by_name.get(name)) for i, name in enumerate(self.names) if name not in ignore]
+        self._plain = not by_name and not ignore
+        self._version = version
+        self._code = None if code == "version" else Code(function, code)
+
+    def _check(self, option: str, names: Iterable[str]) -> None:
+        if isinstance(names, str):
+            raise UsageError(f"step {self.step}: {option}={names!r} must be a list of parameter names: [{names!r}]")
+        for name in names:
+            if name not in self.names:
+                real = ", ".join(self.names) or "none"
+                raise UsageError(f"step {self.step}: {option} names {name!r}, which is no parameter. There are: {real}")
+
+    def arguments(self, bound: tuple[Any, ...], call: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The digest over all arguments that count (and the call's ordinal, where calls are told apart)."""
+        counted: object
+        if self._whole_key is not None:
+            counted = ("key", self._whole_key(*args, **kwargs))
+        elif self._plain:
+            counted = bound
+        else:
+            counted = tuple(bound[i] if key is None else key(bound[i]) for i, _, key in self._counted)
+        try:
+            return digest(counted if call is None else (counted, call)).hex()
+        except FingerprintError:
+            self.argument_parts(bound, call, args, kwargs)  # raises again, naming the parameter
+            raise
+
+    def argument_parts(
+        self, bound: tuple[Any, ...], call: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[str, Part]:
+        """Each argument's own digest, under the names that people read."""
+        parts: dict[str, Part] = {}
+        if self._whole_key is not None:
+            parts["key"] = self._part("key", self._whole_key(*args, **kwargs))
+        else:
+            for i, name, key in self._counted:
+                part = f"argument `{name}`"
+                parts[part] = self._part(part, bound[i] if key is None else key(bound[i]))
+        if call is not None:
+            parts["call"] = self._part("call", call)
+        return parts
+
+    def _part(self, name: str, value: object) -> Part:
+        try:
+            return Part(digest(value).hex())
+        except FingerprintError as error:
+            raise FingerprintError(error.kind, error.path, name, self.step) from error
+
+    def code(self) -> str:
+        """The digest over all code that counts, and the version. FingerprintError names a global that has no identity."""
+        try:
+            return digest((self._code.digest() if self._code else b"", self._version)).hex()
+        except FingerprintError as error:
+            raise FingerprintError(error.kind, error.path, error.part, self.step) from error
+
+    def code_parts(self) -> dict[str, Part]:
+        """Each piece of code's own digest, and the version's."""
+        parts = self._code.parts() if self._code else {}
+        return parts if self._version is None else {**parts, "version": Part(digest(self._version).hex(), shown=self._version)}

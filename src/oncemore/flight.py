@@ -1,0 +1,175 @@
+"""Single flight: one computation of one node, however many threads, tasks and processes ask for it.
+
+Within a process a table of landings tells threads and tasks apart; between processes the store's own locks do, which the
+operating system frees when their owner dies. Waiting is described (`Pause`, `Arrival`), not done, here: the same path
+serves functions and coroutines, and `drive` or `drive_async` at its edge does the waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from typing import Any, Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
+
+
+class Request(Protocol):
+    """Something a path wants done before it goes on: at once in a function, awaited in a coroutine."""
+
+    def now(self) -> Any: ...
+
+    async def later(self) -> Any: ...
+
+
+Path = Generator[Request, Any, T]
+
+
+class Blocking(Generic[T]):
+    """Call something that may wait for a disk or a network. `outcome` is what it returned, even to one who was cancelled."""
+
+    outcome: T | None = None
+
+    def __init__(self, function: Callable[..., T], *args: Any) -> None:
+        self._function, self._args = function, args
+
+    def now(self) -> T:
+        self.outcome = self._function(*self._args)
+        return self.outcome
+
+    async def later(self) -> T:
+        work = asyncio.ensure_future(asyncio.to_thread(self.now))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work])  # a thread cannot be stopped: it must not go on behind the back of who cancelled
+            raise
+
+
+class Pause:
+    """Let some time pass."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def now(self) -> None:
+        time.sleep(self._seconds)
+
+    async def later(self) -> None:
+        await asyncio.sleep(self._seconds)
+
+
+class Arrival:
+    """Wait until another thread or task of this process has finished with a key."""
+
+    def __init__(self, landing: Future[None]) -> None:
+        self._landing = landing
+
+    def now(self) -> None:
+        self._landing.result()
+
+    async def later(self) -> None:
+        # shielded: cancelling one who waits must not cancel the landing that others wait for
+        await asyncio.shield(asyncio.wrap_future(self._landing))
+
+
+def drive(path: Path[T]) -> T:
+    """Follow a path to its end in this thread."""
+    request = next(path)
+    while True:
+        try:
+            try:
+                answer = request.now()
+            except BaseException as error:
+                request = path.throw(error)
+            else:
+                request = path.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+async def drive_async(path: Path[T]) -> T:
+    """Follow a path to its end in this task; the event loop goes on meanwhile."""
+    request = next(path)
+    while True:
+        try:
+            try:
+                answer = await request.later()
+            except BaseException as error:
+                request = path.throw(error)
+            else:
+                request = path.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+class Holds(Protocol):
+    """The part of a store that keeps other processes away."""
+
+    @property
+    def url(self) -> str: ...
+
+    def hold(self, key: str) -> Any: ...
+
+
+class Seat:
+    """The right to compute one key. Released exactly once, whatever happens."""
+
+    def __init__(self, place: tuple[str, str], hold: Any) -> None:
+        self._place, self._hold = place, hold
+
+    def release(self) -> None:
+        self._hold.release()
+        _land(self._place)
+
+
+_landings: dict[tuple[str, str], Future[None]] = {}
+_guard = threading.Lock()
+
+
+def board(store: Holds, key: str) -> Path[Seat | None]:
+    """The seat for `key`, or None after another of this process had it: then look whether the checkpoint is there."""
+    place = (store.url, key)
+    with _guard:
+        landing = _landings.get(place)
+        if landing is None:
+            _landings[place] = Future()
+    if landing is not None:
+        yield Arrival(landing)
+        return None
+    pause, request = _FIRST_PAUSE, Blocking(store.hold, key)
+    try:
+        while (hold := (yield request)) is None:
+            yield Pause(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+    except BaseException:
+        if request.outcome is not None:
+            request.outcome.release()
+        _land(place)
+        raise
+    return Seat(place, hold)
+
+
+def _land(place: tuple[str, str]) -> None:
+    with _guard:
+        landing = _landings.pop(place, None)  # None in a child that was forked while its parent had the seat
+    if landing is not None:
+        landing.set_result(None)
+
+
+def _forget_in_child() -> None:
+    """A forked child has none of the threads that hold seats."""
+    global _guard
+    _guard = threading.Lock()
+    _landings.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

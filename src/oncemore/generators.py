@@ -1,0 +1,209 @@
+"""Steps that yield: their items are kept when the generator is exhausted, and replayed lazily.
+
+Each item is pickled before it is handed over, so that what the consumer does to it never reaches the store. Items are
+kept in chunks, written together with the checkpoint in one transaction; a generator that is closed early leaves nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Generator
+from typing import TYPE_CHECKING, Any
+
+from . import codec
+from .checkpoints import chunk_key
+from .errors import CodecError, UsageError, warn
+from .flight import Blocking, Request
+
+if TYPE_CHECKING:
+    from .calls import Asked, Definition
+    from .codec import Decoded
+    from .runs import Run
+
+_CHUNK = 1 << 20  # bytes of pickled items that are stored and loaded together
+
+
+class Item:
+    """A request to hand one item to the consumer; the answer is what the consumer sends back."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Resume:
+    """Let the user's generator go on to its next item."""
+
+    def __init__(self, body: Any, sent: Any = None, thrown: BaseException | None = None) -> None:
+        self._body, self._sent, self._thrown = body, sent, thrown
+
+    def now(self) -> Any:
+        try:
+            return self._body.send(self._sent) if self._thrown is None else self._body.throw(self._thrown)
+        except StopIteration as end:
+            raise _Exhausted(end.value) from None
+
+    async def later(self) -> Any:
+        try:
+            return await (self._body.asend(self._sent) if self._thrown is None else self._body.athrow(self._thrown))
+        except StopAsyncIteration:
+            raise _Exhausted(None) from None
+
+
+class Close:
+    """Close the user's generator early."""
+
+    def __init__(self, body: Any) -> None:
+        self._body = body
+
+    def now(self) -> None:
+        self._body.close()
+
+    async def later(self) -> None:
+        await self._body.aclose()
+
+
+class _Exhausted(Exception):
+    """The user's generator returned; StopIteration itself must not cross another generator."""
+
+
+class _Closed(Exception):
+    """The consumer closed the generator early; a GeneratorExit itself would forbid us to close the body in turn."""
+
+
+ItemPath = Generator["Request | Item", Any, Any]
+
+
+def drive(path: ItemPath) -> Generator[Any, Any, Any]:
+    """Follow a path as a generator."""
+    try:
+        request = next(path)
+        while True:
+            try:
+                answer = (yield request.value) if isinstance(request, Item) else request.now()
+            except BaseException as error:
+                request = path.throw(_Closed() if isinstance(error, GeneratorExit) else error)
+            else:
+                request = path.send(answer)
+    except StopIteration as end:
+        return end.value
+
+
+async def drive_async(path: ItemPath) -> AsyncGenerator[Any, Any]:
+    """Follow a path as an async generator."""
+    try:
+        request = next(path)
+        while True:
+            try:
+                answer = (yield request.value) if isinstance(request, Item) else await request.later()
+            except BaseException as error:
+                request = path.throw(_Closed() if isinstance(error, GeneratorExit) else error)
+            else:
+                request = path.send(answer)
+    except StopIteration:
+        return
+
+
+def path(
+    step: Definition, body: Any, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool
+) -> ItemPath:
+    """Replay the items that are kept, or relay those of `body` and keep them."""
+    asked = step.ask(run, args, kwargs)
+    if asked is None:
+        return (yield from _relay(body, None))
+    why: str | None = "refreshed"
+    if not fresh:
+        entry, why = yield Blocking(step.find, asked)
+        if entry is not None and (yield Blocking(_intact, step, asked, entry)):
+            yield Close(body)
+            return (yield from _replay(step, asked, entry))
+    return (yield from _relay(body, _Recording(step, asked, why or step.reason(asked))))
+
+
+def _relay(body: Any, recording: _Recording | None) -> ItemPath:
+    resume = Resume(body)
+    while True:
+        try:
+            item = yield resume
+        except _Exhausted as end:
+            if recording is not None:
+                yield Blocking(recording.finish, end.args[0])
+            return end.args[0]
+        except Exception as error:
+            if recording is not None:
+                yield Blocking(recording.fail, error)
+            raise
+        if recording is not None:
+            recording = recording.add(item)
+        try:
+            sent = yield Item(item)
+        except _Closed:
+            return (yield Close(body))
+        except BaseException as error:
+            recording, resume = None, Resume(body, thrown=error)  # what comes now depends on the consumer, too
+        else:
+            recording, resume = recording if sent is None else None, Resume(body, sent)
+
+
+def _replay(step: Definition, asked: Asked, entry: Decoded) -> ItemPath:
+    for number in range(entry.meta["chunks"]):
+        chunk = yield Blocking(asked.run.checkpoints.chunk, asked.node, number)
+        for pickled in chunk.load():
+            try:
+                sent = yield Item(codec.loads(pickled, chunk.meta.get("main", "")))
+            except _Closed:
+                return None
+            if sent is not None:
+                raise UsageError(f"step {step.name} is being replayed: nothing can be sent into it")
+    asked.run.count_reuse(asked.node, entry)
+    return entry.load()
+
+
+def _intact(step: Definition, asked: Asked, entry: Decoded) -> bool:
+    """Whether all chunks are there, before the first item is handed out: a replay must not break off midway."""
+    try:
+        for number in range(entry.meta["chunks"]):
+            asked.run.checkpoints.chunk(asked.node, number)
+    except OSError as error:
+        if asked.run.strict:
+            raise
+        warn(f"step {step.name} runs again, its items are damaged: {error}")
+        return False
+    return True
+
+
+class _Recording:
+    """The items of one generator on their way to the store."""
+
+    def __init__(self, step: Definition, asked: Asked, why: str) -> None:
+        self._step, self._asked, self._why = step, asked, why
+        self._parts, self._code = step.parts(asked)  # now: the body may change its arguments
+        self._items: list[bytes] = []
+        self._size = 0
+        self._chunks: list[codec.Encoded] = []
+        self._started = time.perf_counter()
+
+    def add(self, item: object) -> _Recording | None:
+        try:
+            self._items.append(codec.dumps(item))
+        except CodecError as error:
+            warn(f"step {self._step.name}: the items are not kept: {error}")
+            return None
+        self._size += len(self._items[-1])
+        if self._size >= _CHUNK:
+            self._pack()
+        return self
+
+    def _pack(self) -> None:
+        key = chunk_key(self._asked.node, len(self._chunks))
+        self._chunks.append(self._asked.run.checkpoints.encode(key, self._items, {}))
+        self._items, self._size = [], 0
+
+    def finish(self, value: object) -> None:
+        if self._items:
+            self._pack()
+        took = time.perf_counter() - self._started
+        self._step.keep(self._asked, value, self._why, took, self._parts, self._code, chunks=self._chunks)
+
+    def fail(self, error: Exception) -> None:
+        took = time.perf_counter() - self._started
+        self._asked.run.record_failure(self._asked.node, error, reason=self._why, seconds=took)

@@ -1,0 +1,72 @@
+"""What a module is called, and whose it is.
+
+One file has one name here, however it was loaded: run as a script, with `python -m`, or imported. Both the identity
+of code and the pickles in a checkpoint need that, or a script would not find again what it recorded when imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from functools import lru_cache
+from types import ModuleType
+
+
+@lru_cache(maxsize=None)
+def name_of_file(path: str) -> str:
+    """The dotted name of a source file, from the packages (folders with `__init__.py`) around it."""
+    folder, base = os.path.split(os.path.abspath(path))
+    stem = os.path.splitext(base)[0]
+    names = [] if stem == "__init__" else [stem]
+    while os.path.isfile(os.path.join(folder, "__init__.py")):
+        folder, package = os.path.split(folder)
+        names.insert(0, package)
+    return ".".join(names)
+
+
+def canonical_name(module: str) -> str:
+    """The name that stands for `module` in everything we keep."""
+    if module not in ("__main__", "__mp_main__"):
+        return module
+    main = sys.modules.get(module)
+    path = getattr(main, "__file__", None)
+    return name_of_file(path) if path else "__main__"
+
+
+def find_module(name: str) -> ModuleType:
+    """The loaded or importable module behind a canonical name; the running script answers to its own name."""
+    for alias in ("__main__", "__mp_main__"):
+        if alias in sys.modules and canonical_name(alias) == name:
+            return sys.modules[alias]
+    __import__(name)
+    return sys.modules[name]
+
+
+@lru_cache(maxsize=None)
+def _foreign_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders.update(p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages"))
+    folders.add(os.path.dirname(os.path.abspath(__file__)))
+    real = {os.path.realpath(p) for p in folders}
+    return tuple(os.path.join(p, "") for p in folders | real)
+
+
+@lru_cache(maxsize=None)
+def is_project_file(path: str) -> bool:
+    """Whether a source file is the user's own: not the standard library, not an installed distribution, not oncemore."""
+    if path.startswith("<frozen"):
+        return False
+    if path.startswith("<"):  # stdin, exec, a notebook cell
+        return True
+    return not os.path.abspath(path).startswith(_foreign_folders())
+
+
+def is_project_module(name: str) -> bool:
+    """Whether the module `name` is the user's own code."""
+    module = sys.modules.get(name)
+    path = getattr(module, "__file__", None)
+    if path:
+        return is_project_file(path)
+    return module is None or name in ("__main__", "__mp_main__")

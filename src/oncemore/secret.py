@@ -1,0 +1,63 @@
+"""The secret that signs every entry. It lives outside the store: whoever can write the store cannot forge a checkpoint."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from functools import lru_cache
+from pathlib import Path
+
+from blake3 import blake3
+
+from .errors import UsageError, warn
+
+_CONTEXT = "oncemore 2026-11-16 entry authentication"
+
+
+def key_file() -> Path:
+    """Where the secret is kept unless `ONCEMORE_KEY` holds it."""
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return Path(base, "oncemore", "key")
+
+
+def secret() -> bytes:
+    """The 32 bytes that sign and verify entries, from `ONCEMORE_KEY` or the user's key file, made on first use."""
+    given = os.environ.get("ONCEMORE_KEY")
+    return _derive(given.encode() if given else _read(key_file()))
+
+
+@lru_cache(maxsize=8)
+def _derive(material: bytes) -> bytes:
+    return blake3(material, derive_key_context=_CONTEXT).digest()
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path) -> bytes:
+    try:
+        if not path.exists():
+            _create(path)
+        if path.stat().st_mode & 0o077:
+            warn(f"{path} signs your checkpoints and can be read by others: chmod 600 {path}")
+        material = path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"cannot read or make the key file {path} ({error.strerror}); set ONCEMORE_KEY to a secret of your own"
+        ) from error
+    if len(material) < 32:
+        raise UsageError(f"the key file {path} is cut short; restore it, or delete it and lose the checkpoints it signed")
+    return material
+
+
+def _create(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_name(f"key.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(32))
+        try:
+            os.link(draft, path)  # unlike rename, never replaces the key of a process that was quicker
+        except FileExistsError:
+            pass
+    finally:
+        os.unlink(draft)

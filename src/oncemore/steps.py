@@ -1,0 +1,248 @@
+"""@checkpointed: functions whose completed calls are not repeated. How a call goes is in calls.py."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Collection
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
+
+import wrapt
+
+from .calls import Definition
+from .durations import Duration
+from .errors import UsageError
+from .fingerprint import Fingerprint, Key
+from .modules import find_module
+from .runs import Reference, _current, current_run, join
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class _Verbs(Generic[P, R]):
+    """What can be asked of a step, bound to an instance or not."""
+
+    def _parts(self) -> tuple[Definition, tuple[Any, ...]]:
+        """The definition, and the arguments that binding put before the caller's."""
+        raise NotImplementedError
+
+    def is_done(self, *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Whether this call would be skipped now."""
+        definition, first = self._parts()
+        return definition.find(definition.asked((*first, *args), kwargs))[0] is not None
+
+    def recall(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """The kept result of this call, without running anything; `NotRecorded` if there is none."""
+        definition, first = self._parts()
+        asked = definition.asked((*first, *args), kwargs)
+        return definition.load(asked, definition.recorded(asked))
+
+    def forget(self, *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Remove the checkpoint of this call; whether there was one."""
+        definition, first = self._parts()
+        asked = definition.asked((*first, *args), kwargs)
+        return asked.run.checkpoints.forget(asked.node)
+
+    def refresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run this call again whatever is kept, and keep the new result."""
+        definition, first = self._parts()
+        return definition.refresh((*first, *args), kwargs)
+
+    def fingerprint(self, *args: P.args, **kwargs: P.kwargs) -> Fingerprint:
+        """What this call's checkpoint depends on: named parts with digests."""
+        definition, first = self._parts()
+        return definition.fingerprint((*first, *args), kwargs)
+
+
+class Step(_Verbs[P, R], wrapt.FunctionWrapper):  # type: ignore[misc]
+    """A function decorated with `@checkpointed`. It is called, inspected and typed like the function itself."""
+
+    __wrapped__: Callable[P, R]
+
+    def __init__(self, wrapped: Callable[P, R], options: dict[str, Any], reference: Reference | None = None) -> None:
+        super().__init__(wrapped, _unused)
+        function = wrapped.__func__ if isinstance(wrapped, (classmethod, staticmethod)) else wrapped
+        self._self_definition = Definition(function, options)
+        self._self_share: bool = options["share"]
+        self._self_reference = reference
+
+    @property
+    def __class__(self) -> type:  # so that pickling by value does not take us for the plain function
+        return Step
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if _current.get() is None and not self._self_share and self._self_reference is None:
+            return self.__wrapped__(*args, **kwargs)
+        return self._self_call(args, kwargs)
+
+    def _self_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        definition = self._self_definition
+        run = definition.home(self._self_reference)
+        return definition.function(*args, **kwargs) if run is None else definition.enter(run, args, kwargs)
+
+    def _parts(self) -> tuple[Definition, tuple[Any, ...]]:
+        return self._self_definition, ()
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Step[P, R]: ...
+    @overload
+    def __get__(self: Step[Concatenate[S, Q], T], instance: S, owner: type | None = None) -> BoundStep[Q, T]: ...
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return super().__get__(instance, owner)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        run = current_run()
+        reference = self._self_reference if run is None else run.reference
+        module, name = self.__wrapped__.__module__, self.__wrapped__.__qualname__
+        if module != "__main__" and _by_name(module, name) is self:
+            return _load_named, (module, name, reference)
+        return _load, (_Bare(self.__wrapped__), self._self_definition.options, reference)
+
+
+class BoundStep(_Verbs[P, R], wrapt.BoundFunctionWrapper):  # type: ignore[misc]
+    """A step taken from an instance or a class."""
+
+    @property
+    def __class__(self) -> type:
+        return BoundStep
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._self_parent(*self._first(), *args, **kwargs)
+
+    def _first(self) -> tuple[Any, ...]:
+        if self._self_binding == "classmethod":
+            return (self.__wrapped__.__self__,)
+        return () if self._self_binding == "staticmethod" or self._self_instance is None else (self._self_instance,)
+
+    def _parts(self) -> tuple[Definition, tuple[Any, ...]]:
+        return self._self_parent._self_definition, self._first()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        first = self._first()
+        return getattr, (first[0] if first else self._self_owner, self.__wrapped__.__name__)
+
+
+Step.__bound_function_wrapper__ = BoundStep
+
+
+def _unused(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """wrapt wants a wrapper function; `Step.__call__` does without."""
+    raise AssertionError
+
+
+class _Bare(wrapt.ObjectProxy):  # type: ignore[misc]
+    """A step's own function on its way through a pickle.
+
+    pickle asks `__reduce_ex__` and goes by name; cloudpickle sees a function and takes its code along, which is what a
+    worker needs that cannot import the script.
+    """
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        function = self.__wrapped__
+        if not isinstance(_by_name(function.__module__, function.__qualname__), Step):
+            raise UsageError(f"step {function.__qualname__} can only be pickled by cloudpickle: no module has it by name")
+        return _load_bare, (function.__module__, function.__qualname__)
+
+
+def _by_name(module: str, name: str) -> Any:
+    try:
+        return functools.reduce(lambda found, word: vars(found)[word], name.split("."), find_module(module))
+    except (KeyError, TypeError, ImportError):
+        return None
+
+
+def _load_bare(module: str, name: str) -> Any:
+    return _by_name(module, name).__wrapped__
+
+
+def _load_named(module: str, name: str, reference: Reference | None) -> Any:
+    found = _by_name(module, name)
+    return found if reference is None else Step(found.__wrapped__, found._self_definition.options, reference)
+
+
+def _load(bare: Any, options: dict[str, Any], reference: Reference | None) -> Any:
+    found = _by_name(bare.__module__, bare.__qualname__)
+    same = isinstance(found, Step) and found.__wrapped__ is bare
+    return found if same and reference is None else Step(bare, options, reference)
+
+
+@overload
+def checkpointed(function: Callable[P, R], /) -> Step[P, R]: ...
+@overload
+def checkpointed(
+    *,
+    name: str | None = None,
+    version: str | None = None,
+    ignore: Collection[str] = (),
+    key: Key | None = None,
+    code: Literal["deep", "own", "version"] = "deep",
+    share: bool = False,
+    expires: Duration | None = None,
+    every_call: bool = False,
+    inputs: Collection[str] = (),
+) -> Callable[[Callable[P, R]], Step[P, R]]: ...
+def checkpointed(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    version: str | None = None,
+    ignore: Collection[str] = (),
+    key: Key | None = None,
+    code: Literal["deep", "own", "version"] = "deep",
+    share: bool = False,
+    expires: Duration | None = None,
+    every_call: bool = False,
+    inputs: Collection[str] = (),
+) -> Any:
+    """Keep what the function returns, so that a run that is started once more skips the call.
+
+    Inside `with checkpoint_scope(...)` a completed call is recorded; the same call (same arguments, same code) in a later
+    scope of the same run is not made again. Outside a scope the function just runs. Works on functions, coroutine
+    functions, generator functions, methods, classmethods, staticmethods, lambdas and partials.
+
+    name        the step's name in the run; default: the function's qualified name
+    version     a word that counts as part of the identity
+    ignore      parameters that do not count (clients, loggers, progress bars)
+    key         how arguments are identified: a mapping from parameter to function, or one function of all arguments
+    code        what code counts: "deep" the function and all project code it reaches, "own" the function alone,
+                "version" only `version`
+    share       any run may reuse the result; works outside a scope, too, on the default store
+    expires     results older than this ("1d", "2h", seconds) do not count
+    every_call  the n-th identical call in a run has a checkpoint of its own
+    inputs      parameters that are paths of files whose content counts
+
+    >>> from oncemore import checkpointed
+    >>> @checkpointed(ignore=["client"], version="2")
+    ... def label(row, *, client=None):
+    ...     return row.upper()
+    >>> label("a")
+    'A'
+    """
+    options: dict[str, Any] = {
+        "name": name,
+        "version": version,
+        "ignore": ignore,
+        "key": key,
+        "code": code,
+        "share": share,
+        "expires": expires,
+        "every_call": every_call,
+        "inputs": inputs,
+    }
+    if function is None:
+        return lambda function: _decorate(function, options)
+    return _decorate(function, options)
+
+
+def _decorate(function: Any, options: dict[str, Any]) -> Any:
+    if isinstance(function, type) or not (callable(function) or isinstance(function, (classmethod, staticmethod))):
+        raise UsageError(f"@checkpointed is for functions, not for {function!r}")
+    return Step(function, options)
+
+
+memoized = functools.partial(checkpointed, share=True)
