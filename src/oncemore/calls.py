@@ -8,22 +8,42 @@ from __future__ import annotations
 
 import functools
 import inspect
+import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from . import generators, runs
-from .checkpoints import Node
-from .codec import Decoded, Encoded
+from . import generators, intents, runs
+from .checkpoints import Kept, Node
+from .codec import Decoded
 from .durations import seconds
 from .errors import CodecError, FingerprintError, IntegrityError, NotRecorded, StoreError, UsageError, warn
 from .fingerprint import Fingerprint, Identity, Part
 from .flight import Blocking, Path, board, drive, drive_async
 from .reasons import NEW, reason
 from .runs import Reference, Run, current_run
+from .surroundings import Moment, Scene, restore
+from .surroundings.state import depend
 
-_inside: ContextVar[frozenset[str]] = ContextVar("oncemore_inside", default=frozenset())  # nodes being computed around us
+_inside: ContextVar[tuple[Node, ...]] = ContextVar("oncemore_inside", default=())  # the nodes being computed around us
+
+
+def idempotency_key() -> str:
+    """A word for this node to hand to an API: the same in every attempt at it, another for every other node.
+
+    Outside a step, or where the step runs without a run, every call gives a new one.
+
+    >>> from oncemore import checkpointed, checkpoint_scope, idempotency_key
+    >>> @checkpointed
+    ... def pay(invoice):
+    ...     return idempotency_key()
+    >>> with checkpoint_scope("payments", store="memory://doctest"):
+    ...     pay("a") == pay.refresh("a"), pay("a") == pay("b")
+    (True, False)
+    """
+    nodes = _inside.get()
+    return nodes[-1].idempotency_key if nodes else secrets.token_hex(16)
 
 
 class Call:
@@ -48,10 +68,12 @@ class Asked(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What recall brought: a value, or the reason why there is none."""
+    """What recall brought: an entry with its value and effects, or the reason why there is none."""
 
-    hit: bool
+    entry: Decoded | None = None
     value: Any = None
+    effects: dict[str, Any] = {}
+    moment: Any = None
     why: str | None = None
 
 
@@ -63,6 +85,9 @@ class Definition:
         self.name: str = options["name"] or _name(function)
         self.share: bool = options["share"]
         self.every_call: bool = options["every_call"]
+        if options["effect"] not in (None, "once"):
+            raise UsageError(f"step {self.name}: effect={options['effect']!r} is not 'once'")
+        self.once = options["effect"] == "once"
         self.expires = None if options["expires"] is None else seconds(options["expires"])
         taken = {name: options[name] for name in ("version", "ignore", "key", "code", "inputs")}
         self.identity = Identity(function, step=self.name, **taken)
@@ -87,20 +112,20 @@ class Definition:
 
     def path(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool = False) -> Path[Any]:
         asked = self.ask(run, args, kwargs)
-        if asked is None or asked.node.key in _inside.get():  # no identity; or a node that calls itself
+        if asked is None or any(asked.node.key == node.key for node in _inside.get()):  # no identity; or calls itself
             return (yield Call(self.function, args, kwargs))
         try:
             if run.resumed and not fresh:
                 found = yield Blocking(self.recall, asked)
-                if found.hit:
-                    return found.value
+                if found.entry is not None:
+                    return self.reuse(asked, found)
             while (seat := (yield from board(run.store, asked.node.key))) is None:
                 found = yield Blocking(self.recall, asked)
-                if found.hit:
-                    return found.value
+                if found.entry is not None:
+                    return self.reuse(asked, found)
             try:  # another process may have completed it before we got the seat
-                found = Found(False, why="refreshed") if fresh else (yield Blocking(self.recall, asked))
-                return found.value if found.hit else (yield from self._compute(asked, found.why))
+                found = Found(why="refreshed") if fresh else (yield Blocking(self.recall, asked))
+                return (yield from self._compute(asked, found.why)) if found.entry is None else self.reuse(asked, found)
             finally:
                 seat.release()
         except BaseException:
@@ -112,19 +137,35 @@ class Definition:
         parts, code = self.parts(asked)  # now: the function may change its arguments
         if why is None:
             why = yield Blocking(self.reason, asked)
-        here = runs.entered(run), _inside.set(_inside.get() | {node.key})
+        settled = (yield Blocking(intents.begin, run.checkpoints, node)) if self.once else None
+        here = runs.entered(run), _inside.set((*_inside.get(), node))
+        scene = Scene(self.moment(asked, parts))
         started = time.perf_counter()
         try:
-            value = yield Call(self.function, asked.args, asked.kwargs)
-        except Exception as error:
-            record = functools.partial(run.record_failure, reason=why, seconds=time.perf_counter() - started)
-            yield Blocking(record, node, error)
+            value = (yield Call(self.function, asked.args, asked.kwargs)) if settled is None else settled.load()
+        except BaseException as error:
+            scene.failed()
+            if isinstance(error, Exception):
+                took = time.perf_counter() - started
+                yield Blocking(functools.partial(self._failed, asked, error, reason=why, seconds=took))
             raise
         finally:
             _inside.reset(here[1])
             runs.left(here[0])
-        yield Blocking(self.keep, asked, value, why, time.perf_counter() - started, parts, code)
+        took = time.perf_counter() - started
+        try:
+            effects = scene.effects()
+        except CodecError as error:
+            run.not_kept(node, str(error), seconds=took)
+            return value
+        kept = self.kept(asked, value, effects, scene.moment, parts, code)
+        yield Blocking(functools.partial(run.record, node, kept, reason=why, seconds=took))
         return value
+
+    def _failed(self, asked: Asked, error: Exception, *, reason: str, seconds: float) -> None:
+        if self.once:
+            intents.withdraw(asked.run.checkpoints, asked.node)
+        asked.run.record_failure(asked.node, error, reason=reason, seconds=seconds)
 
     # -- its pieces
 
@@ -155,14 +196,21 @@ class Definition:
         """The value kept for the node, or why it does not count."""
         entry, why = self.find(asked)
         if entry is None:
-            return Found(False, why=why)
+            return Found(why=why)
         try:
-            value = self.load(asked, entry)
+            return Found(entry, *self.load(asked, entry))
         except CodecError as error:
             warn(f"step {self.name} runs again: {error}")
-            return Found(False, why=str(error))
-        asked.run.count_reuse(asked.node, entry)
-        return Found(True, value)
+            return Found(why=str(error))
+
+    def reuse(self, asked: Asked, found: Found) -> Any:
+        """Skip the step: leave the world as if it had run."""
+        assert found.entry is not None
+        asked.run.count_reuse(asked.node, found.entry)
+        depend(asked.run.state, found.entry.meta.get("reads", ()))
+        if found.effects:
+            restore(found.moment, found.effects)
+        return found.value
 
     def find(self, asked: Asked) -> tuple[Decoded | None, str | None]:
         """The node's checkpoint if it counts now, or None and the reason if that is known."""
@@ -170,7 +218,7 @@ class Definition:
         if run.wants_fresh(node):
             return None, "ONCEMORE_REFRESH"
         try:
-            entry = run.find(node)
+            entry, why = run.checkpoints.find(node, run.state.digest)
         except StoreError as error:
             if run.strict and isinstance(error, IntegrityError):
                 raise
@@ -180,11 +228,22 @@ class Definition:
             age = time.time() - entry.meta["time"]
             if age > self.expires:
                 return None, f"expired: {age:.0f} s old, kept for {self.expires:.0f} s"
-        return entry, None
+        return entry, why
 
-    def load(self, asked: Asked, entry: Decoded) -> Any:
-        alias = entry.meta.get("alias")
-        return entry.load() if alias is None else asked.bound[alias]
+    def load(self, asked: Asked, entry: Decoded) -> tuple[Any, dict[str, Any], Moment]:
+        """The value and the effects of an entry. CodecError if the caller's objects are not shared as they were then."""
+        moment = self.moment(asked)
+        for kind, name, shape in entry.meta.get("roots", ()):
+            if moment.roots.shape(kind, name) != shape:
+                raise CodecError(f"{kind} `{name}` is made of other objects, or shares them otherwise, than when it was kept")
+        loaded = entry.load(moment.roots.find)
+        value, effects = loaded if entry.meta.get("effects") else (loaded, {})
+        return value, effects, moment
+
+    def moment(self, asked: Asked, parts: Mapping[str, Part] = {}) -> Moment:
+        """The call as its surroundings see it."""
+        digests = {name: bytes.fromhex(parts[part].digest) for part, name in self.identity.contents if part in parts}
+        return Moment(self.name, asked.run, dict(zip(self.identity.names, asked.bound)), digests, self.options)
 
     def parts(self, asked: Asked) -> tuple[dict[str, Part], dict[str, Part]]:
         """What the node's arguments and code consist of."""
@@ -195,22 +254,25 @@ class Definition:
         """Why the node runs though nothing is wrong with a checkpoint of it: something it depends on changed, or it is new."""
         return reason(asked.run.checkpoints, asked.node, *self.parts(asked)) if asked.run.resumed else NEW
 
-    def keep(
+    def kept(
         self,
         asked: Asked,
         value: Any,
-        why: str,
-        took: float,
+        effects: dict[str, Any],
+        moment: Moment,
         parts: dict[str, Part],
         code: dict[str, Part],
-        chunks: Sequence[Encoded] | None = None,
-    ) -> None:
-        """Record a completed node."""
+    ) -> Kept:
+        """What is to be kept of a completed node."""
         meta: dict[str, Any] = {"arguments": {name: part.digest for name, part in parts.items()}}
-        alias = next((i for i, given in enumerate(asked.bound) if given is value and value is not None), None)
-        if alias is not None:
-            meta["alias"], value = alias, None
-        asked.run.record(asked.node, value, reason=why, seconds=took, meta=meta, code=code, chunks=chunks)
+        if moment.reads:
+            meta["reads"] = moment.reads
+        if effects:
+            meta["effects"] = sorted(effects)
+        name = None
+        if moment.roots:
+            name, meta["roots"] = moment.roots.name, moment.roots.used
+        return Kept((value, effects) if effects else value, meta, code, moment.reads, name, once=self.once)
 
     # -- what a user can ask of a step
 

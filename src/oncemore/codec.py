@@ -11,7 +11,7 @@ import io
 import json
 import pickle
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -23,6 +23,8 @@ from .errors import CodecError, IntegrityError
 from .modules import canonical_name
 
 Bytes = Union[bytes, bytearray, memoryview]
+Naming = Callable[[Any], Any]  # the name of an object that is not kept by value, or None
+Finding = Callable[[Any], Any]  # the object of that name
 
 MAGIC = b"ONCE"
 VERSION = 1
@@ -59,8 +61,9 @@ def _mac(frames: Sequence[Bytes], key: str, secret: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Encoded:
-    """An entry ready to be written."""
+    """An entry ready to be written under `key`."""
 
+    key: str
     frames: list[Bytes]
     raw_bytes: int
 
@@ -69,16 +72,19 @@ class Encoded:
         return sum(memoryview(frame).nbytes for frame in self.frames)
 
 
-def encode(value: object, meta: Mapping[str, Any], *, key: str, secret: bytes) -> Encoded:
-    """`value` with its metadata as a signed entry. CodecError names what in the value cannot be pickled."""
-    stream, buffers = _pickle(value)
+def encode(value: object, meta: Mapping[str, Any], *, key: str, secret: bytes, name: Naming | None = None) -> Encoded:
+    """`value` with its metadata as a signed entry. CodecError names what in the value cannot be pickled.
+
+    Objects for which `name` gives a name are kept as that name instead of by value.
+    """
+    stream, buffers = _pickle(value, name)
     if b"__main__" in stream:
         meta = {**meta, "main": canonical_name("__main__")}
     parts = [json.dumps(meta, separators=(",", ":")).encode(), stream, *buffers]
     packed = [compression.pack(part) for part in parts]
     table = b"".join(_FRAME.pack(p.packing, p.item, memoryview(p.data).nbytes, p.raw) for p in packed)
     frames = [_COUNT.pack(len(packed)) + table, *(p.data for p in packed)]
-    return Encoded(seal(frames, key, secret), sum(p.raw for p in packed))
+    return Encoded(key, seal(frames, key, secret), sum(p.raw for p in packed))
 
 
 class Decoded:
@@ -95,42 +101,64 @@ class Decoded:
         self._key = key
         self.meta: dict[str, Any] = json.loads(bytes(compression.unpack(*self._frames[0])))
 
-    def load(self) -> Any:
-        """A fresh value, sharing no memory with what any other call returned."""
+    def load(self, find: Finding | None = None) -> Any:
+        """A fresh value, sharing no memory with what any other call returned; `find` gives the objects kept by name."""
         try:
             stream = compression.unpack(*self._frames[1])
             buffers = [compression.unpack(*frame) for frame in self._frames[2:]]
-            return _Unpickler(stream, buffers, self.meta.get("main", "")).load()
+            return _Unpickler(stream, buffers, self.meta.get("main", ""), find).load()
         except Exception as error:  # a pickle runs the user's classes: anything can come out of it
             raise CodecError(f"entry {self._key} cannot be read back: {type(error).__name__}: {error}") from error
 
 
-def dumps(value: object) -> bytes:
-    """One value as bytes, for those that are kept inside another entry."""
-    stream, buffers = _pickle(value, apart=False)
-    assert not buffers
-    return stream
+def dumps(value: object, name: Naming | None = None) -> bytes:
+    """One value as bytes, for those that are kept inside another entry or in memory."""
+    return _pickle(value, name, apart=False)[0]
 
 
-def loads(data: bytes, main: str) -> Any:
+def loads(data: bytes, main: str = "__main__", find: Finding | None = None) -> Any:
     """The value again; `main` is what the script was called that `dumps` ran in."""
-    return _Unpickler(data, (), main).load()
+    return _Unpickler(data, (), main, find).load()
 
 
 class _Unpickler(pickle.Unpickler):
     """Finds classes of the running script under its own name, however the script was started then and now."""
 
-    def __init__(self, stream: Bytes, buffers: Sequence[Bytes], main: str) -> None:
+    def __init__(self, stream: Bytes, buffers: Sequence[Bytes], main: str, find: Finding | None) -> None:
         super().__init__(io.BytesIO(stream), buffers=buffers)
         self._main = main
+        self._find = find
+
+    def persistent_load(self, pid: Any, /) -> Any:
+        if self._find is None:
+            raise CodecError("it belongs to a call's arguments, and there is no call")
+        return self._find(pid)
 
     def find_class(self, module: str, name: str, /) -> Any:
         home = self._main if module in ("__main__", "__mp_main__") and self._main else module
         return super().find_class("__main__" if home == canonical_name("__main__") else home, name)
 
 
+class _NamingPickler(pickle.Pickler):
+    """pickle that keeps some objects by name."""
+
+    def __init__(self, *args: Any, name: Naming, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._name = name
+
+    def persistent_id(self, obj: Any, /) -> Any:
+        return self._name(obj)
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """cloudpickle, but what the script itself defines goes by name, so that a recalled object is of the script's own class."""
+
+    def __init__(self, *args: Any, name: Naming | None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._name = name
+
+    def persistent_id(self, obj: Any, /) -> Any:
+        return None if self._name is None else self._name(obj)
 
     def reducer_override(self, obj: Any) -> Any:
         if getattr(obj, "__module__", None) == "__main__" and isinstance(getattr(obj, "__qualname__", None), str):
@@ -142,21 +170,27 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
 
-def _pickle(value: object, *, apart: bool = True) -> tuple[bytes, list[pickle.PickleBuffer]]:
+def _pickle(value: object, name: Naming | None, *, apart: bool = True) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """The pickle stream, and `apart` from it the large buffers (arrays), not copied."""
     buffers: list[pickle.PickleBuffer] = []
     callback = buffers.append if apart else None
     try:
-        return pickle.dumps(value, 5, buffer_callback=callback), buffers
+        if name is None:
+            return pickle.dumps(value, 5, buffer_callback=callback), buffers
+        return _dump(_NamingPickler, value, name, callback), buffers
     except Exception:  # lambdas, local classes, modules...: cloudpickle knows more
         buffers.clear()
-    file = io.BytesIO()
     try:
-        _Pickler(file, 5, buffer_callback=callback).dump(value)
+        return _dump(_Pickler, value, name, callback), buffers
     except Exception as error:
         path, kind = offender(value)
         raise CodecError(f"{path} is a {kind}, which cannot be pickled ({error})") from error
-    return file.getvalue(), buffers
+
+
+def _dump(pickler: Any, value: object, name: Naming | None, callback: Any) -> bytes:
+    file = io.BytesIO()
+    pickler(file, 5, buffer_callback=callback, name=name).dump(value)
+    return file.getvalue()
 
 
 def offender(value: object, path: str = "the result") -> tuple[str, str]:

@@ -4,6 +4,7 @@
      ├── UsageError (ValueError)           an option, a run id or a URL that cannot be right
      ├── FingerprintError (TypeError)      a value without a stable identity
      ├── NotRecorded (LookupError)         recall() of a node that has no checkpoint
+     ├── UnknownOutcome                    an effect="once" step was cut off: nobody knows whether its effect took place
      ├── CodecError                        bytes that do not become a value again, or a value that does not become bytes
      └── StoreError (OSError)              the store cannot be read or written
           ├── StoreDamaged                 the store as a whole is unreadable
@@ -58,6 +59,23 @@ class FingerprintError(OncemoreError, TypeError):
 
 class NotRecorded(OncemoreError, LookupError):
     """`recall()` was asked for a node that has no checkpoint."""
+
+
+class UnknownOutcome(OncemoreError):
+    """A step with effect="once" was cut off between its start and its checkpoint. `node` and `key` name it."""
+
+    def __init__(self, node: str, key: str, when: str) -> None:
+        super().__init__(node, key, when)
+        self.node = node
+        self.key = key
+        self.when = when
+
+    def __str__(self) -> str:
+        return (
+            f"{self.node} was begun at {self.when} and never completed: its effect may or may not have taken place "
+            f"(idempotency key {self.key}). Find out, then say run.resolve({self.key!r}, happened=True, result=...), "
+            f"or run.resolve({self.key!r}, happened=False) to let it run"
+        )
 
 
 class CodecError(OncemoreError):

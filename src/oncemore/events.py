@@ -121,3 +121,11 @@ class StepReused(Event):
     step: str
     times: int
     seconds_saved: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotSaved(Event):
+    """A loop kept the run's state and generators; `seen` items are behind it."""
+
+    loop: str
+    seen: int

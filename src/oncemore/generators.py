@@ -6,14 +6,17 @@ kept in chunks, written together with the checkpoint in one transaction; a gener
 
 from __future__ import annotations
 
+import functools
+import secrets
 import time
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from . import codec
-from .checkpoints import chunk_key
-from .errors import CodecError, UsageError, warn
+from .errors import CodecError, StoreError, UsageError, warn
 from .flight import Blocking, Request
+from .surroundings import Scene, restore
+from .surroundings.state import depend
 
 if TYPE_CHECKING:
     from .calls import Asked, Definition
@@ -122,15 +125,17 @@ def path(
 def _relay(body: Any, recording: _Recording | None) -> ItemPath:
     resume = Resume(body)
     while True:
+        if recording is not None:
+            recording.resume()
         try:
             item = yield resume
         except _Exhausted as end:
             if recording is not None:
-                yield Blocking(recording.finish, end.args[0])
+                yield Blocking(recording.finish(end.args[0]))
             return end.args[0]
-        except Exception as error:
+        except BaseException as error:
             if recording is not None:
-                yield Blocking(recording.fail, error)
+                yield Blocking(recording.fail(error))
             raise
         if recording is not None:
             recording = recording.add(item)
@@ -145,26 +150,33 @@ def _relay(body: Any, recording: _Recording | None) -> ItemPath:
 
 
 def _replay(step: Definition, asked: Asked, entry: Decoded) -> ItemPath:
+    moment = step.moment(asked)
+    asked.run.count_reuse(asked.node, entry)
+    depend(asked.run.state, entry.meta.get("reads", ()))
     for number in range(entry.meta["chunks"]):
-        chunk = yield Blocking(asked.run.checkpoints.chunk, asked.node, number)
+        chunk = yield Blocking(asked.run.checkpoints.chunk, entry, number)
         for pickled in chunk.load():
+            item, effects = codec.loads(pickled, chunk.meta.get("main", ""), moment.roots.find)
+            restore(moment, effects)
             try:
-                sent = yield Item(codec.loads(pickled, chunk.meta.get("main", "")))
+                sent = yield Item(item)
             except _Closed:
                 return None
             if sent is not None:
                 raise UsageError(f"step {step.name} is being replayed: nothing can be sent into it")
-    asked.run.count_reuse(asked.node, entry)
-    return entry.load()
+    value, effects, _ = step.load(asked, entry)
+    restore(moment, effects)
+    return value
 
 
 def _intact(step: Definition, asked: Asked, entry: Decoded) -> bool:
     """Whether all chunks are there, before the first item is handed out: a replay must not break off midway."""
     try:
         for number in range(entry.meta["chunks"]):
-            asked.run.checkpoints.chunk(asked.node, number)
-    except OSError as error:
-        if asked.run.strict:
+            asked.run.checkpoints.chunk(entry, number)
+        step.load(asked, entry)
+    except (StoreError, CodecError) as error:
+        if asked.run.strict and isinstance(error, StoreError):
             raise
         warn(f"step {step.name} runs again, its items are damaged: {error}")
         return False
@@ -172,19 +184,31 @@ def _intact(step: Definition, asked: Asked, entry: Decoded) -> bool:
 
 
 class _Recording:
-    """The items of one generator on their way to the store."""
+    """The items of one generator on their way to the store.
+
+    Between two items the consumer's code runs, so surroundings are looked at around each stretch of the generator's own.
+    """
 
     def __init__(self, step: Definition, asked: Asked, why: str) -> None:
         self._step, self._asked, self._why = step, asked, why
         self._parts, self._code = step.parts(asked)  # now: the body may change its arguments
+        self._moment = step.moment(asked, self._parts)
+        self._whole = Scene(self._moment, per_item=False)
+        self._stretch: Scene
         self._items: list[bytes] = []
         self._size = 0
+        self._token = secrets.token_hex(8)
         self._chunks: list[codec.Encoded] = []
         self._started = time.perf_counter()
 
+    def resume(self) -> None:
+        """The generator is about to run on."""
+        self._stretch = Scene(self._moment, per_item=True)
+
     def add(self, item: object) -> _Recording | None:
+        """The generator has yielded; None if its items cannot be kept."""
         try:
-            self._items.append(codec.dumps(item))
+            self._items.append(codec.dumps((item, self._stretch.effects()), self._moment.roots.name))
         except CodecError as error:
             warn(f"step {self._step.name}: the items are not kept: {error}")
             return None
@@ -194,16 +218,28 @@ class _Recording:
         return self
 
     def _pack(self) -> None:
-        key = chunk_key(self._asked.node, len(self._chunks))
-        self._chunks.append(self._asked.run.checkpoints.encode(key, self._items, {}))
+        number = len(self._chunks)
+        self._chunks.append(self._asked.run.checkpoints.encode_chunk(self._token, number, self._items))
         self._items, self._size = [], 0
 
-    def finish(self, value: object) -> None:
+    def finish(self, value: object) -> Callable[[], None]:
+        """The generator is exhausted; what is returned writes the checkpoint."""
+        run, node, took = self._asked.run, self._asked.node, time.perf_counter() - self._started
+        try:
+            effects = {**self._stretch.effects(), **self._whole.effects()}
+        except CodecError as error:
+            return functools.partial(run.not_kept, node, str(error), seconds=took)
         if self._items:
             self._pack()
-        took = time.perf_counter() - self._started
-        self._step.keep(self._asked, value, self._why, took, self._parts, self._code, chunks=self._chunks)
+        kept = self._step.kept(self._asked, value, effects, self._moment, self._parts, self._code)
+        kept.chunks, kept.items = self._chunks, self._token
+        return functools.partial(run.record, node, kept, reason=self._why, seconds=took)
 
-    def fail(self, error: Exception) -> None:
-        took = time.perf_counter() - self._started
-        self._asked.run.record_failure(self._asked.node, error, reason=self._why, seconds=took)
+    def fail(self, error: BaseException) -> Callable[[], None]:
+        """The generator raised; what is returned writes that down."""
+        self._stretch.failed()
+        self._whole.failed()
+        run, took = self._asked.run, time.perf_counter() - self._started
+        if not isinstance(error, Exception):
+            return lambda: None
+        return functools.partial(run.record_failure, self._asked.node, error, reason=self._why, seconds=took)

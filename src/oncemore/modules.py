@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import cache
 from types import ModuleType
+from typing import Any
 
 
-@lru_cache(maxsize=None)
+@cache
 def name_of_file(path: str) -> str:
     """The dotted name of a source file, from the packages (folders with `__init__.py`) around it."""
     folder, base = os.path.split(os.path.abspath(path))
@@ -34,6 +36,25 @@ def canonical_name(module: str) -> str:
     return name_of_file(path) if path else "__main__"
 
 
+def name_of_namespace(space: Mapping[str, Any]) -> str:
+    """The name that stands for a module's globals, also where they travelled without their module."""
+    path = space.get("__file__")
+    if isinstance(path, str) and is_project_file(path):
+        return name_of_file(path)
+    return str(space.get("__name__", ""))
+
+
+def project_folder(space: Mapping[str, Any]) -> str | None:
+    """The folder that moves as a whole when somebody moves the project: where the import of a module starts."""
+    path = space.get("__file__")
+    if not isinstance(path, str):
+        return None
+    folder = os.path.dirname(os.path.abspath(path))
+    for _ in range(name_of_file(path).count(".") + (os.path.basename(path) == "__init__.py")):
+        folder = os.path.dirname(folder)
+    return os.path.dirname(folder) if os.path.basename(folder) == "src" else folder
+
+
 def find_module(name: str) -> ModuleType:
     """The loaded or importable module behind a canonical name; the running script answers to its own name."""
     for alias in ("__main__", "__mp_main__"):
@@ -43,24 +64,26 @@ def find_module(name: str) -> ModuleType:
     return sys.modules[name]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _foreign_folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    folders.update(p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages"))
     folders.add(os.path.dirname(os.path.abspath(__file__)))
     real = {os.path.realpath(p) for p in folders}
     return tuple(os.path.join(p, "") for p in folders | real)
 
 
-@lru_cache(maxsize=None)
+@cache
 def is_project_file(path: str) -> bool:
-    """Whether a source file is the user's own: not the standard library, not an installed distribution, not oncemore."""
+    """Whether a source file is the user's own: no standard library, no installed distribution, no oncemore."""
     if path.startswith("<frozen"):
         return False
     if path.startswith("<"):  # stdin, exec, a notebook cell
         return True
-    return not os.path.abspath(path).startswith(_foreign_folders())
+    full = os.path.abspath(path)
+    if f"{os.sep}site-packages{os.sep}" in full or f"{os.sep}dist-packages{os.sep}" in full:
+        return False
+    return not full.startswith(_foreign_folders())
 
 
 def is_project_module(name: str) -> bool:
@@ -69,4 +92,9 @@ def is_project_module(name: str) -> bool:
     path = getattr(module, "__file__", None)
     if path:
         return is_project_file(path)
+    if name in sys.builtin_module_names:
+        return False
+    folders = getattr(module, "__path__", None)
+    if folders:  # a package without __init__.py
+        return any(is_project_file(os.path.join(folder, "x.py")) for folder in folders)
     return module is None or name in ("__main__", "__mp_main__")

@@ -12,23 +12,26 @@ import time
 import traceback
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextvars import ContextVar, Token
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple, TypeVar, Union, overload
 from urllib.parse import quote
 
 from blake3 import blake3
 
-from . import events
-from .checkpoints import Checkpoints, Node
-from .codec import Decoded, Encoded, seal, unseal
+from . import events, intents
+from .checkpoints import Checkpoints, Kept, Node
+from .codec import Decoded, seal, unseal
 from .errors import CodecError, IntegrityError, StoreError, UsageError, warn
 from .events import Event
-from .fingerprint import Part
+from .loops import Every, OnError, Results, loop, map_items
 from .secret import secret
 from .stores import Bytes, Store, open_store
+from .surroundings.state import State
+
+T = TypeVar("T")
 
 logger = logging.getLogger("oncemore")
 
@@ -67,10 +70,19 @@ class Reference(NamedTuple):
 class Run:
     """One resumable history. Made by `checkpoint_scope`.
 
-    `ran`, `reused` and `failed` count, by step, what happened in this scope.
+    `state` is a mapping that steps may read and change; a resumed run rebuilds it step by step. `ran`, `reused` and
+    `failed` count, by step, what happened in this scope.
     """
 
-    def __init__(self, run_id: str, store: Store, *, workflow: str | None = None, strict: bool = False) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        store: Store,
+        *,
+        workflow: str | None = None,
+        strict: bool = False,
+        state: Mapping[str, Any] = {},
+    ) -> None:
         self.id, self.store, self.workflow, self.strict = run_id, store, workflow, strict
         self.resumed = False
         self.disabled = os.environ.get("ONCEMORE_DISABLE", "") not in ("", "0")
@@ -81,6 +93,7 @@ class Run:
         self._refresh = set(filter(None, os.environ.get("ONCEMORE_REFRESH", "").split(",")))
         self._refreshed: set[str] = set()
         self._calls: dict[str, Ordinals] = {}
+        self.state = State(state)
         self.checkpoints: Checkpoints
 
     def __repr__(self) -> str:
@@ -153,6 +166,61 @@ class Run:
         """The run's events in order, those after number `since`."""
         return self.checkpoints.events(since)
 
+    # -- what a script can do with a run
+
+    @property
+    def seconds_saved(self) -> float:
+        """How long the steps that were reused in this scope took when they ran."""
+        return sum(self._saved.values())
+
+    @overload
+    def map(
+        self,
+        step: Callable[[Any], Coroutine[Any, Any, Any]],
+        items: Iterable[Any],
+        *,
+        concurrency: int = 8,
+        on_error: OnError = "raise",
+        name: str | None = None,
+    ) -> Coroutine[Any, Any, Results]: ...
+    @overload
+    def map(
+        self,
+        step: Callable[[Any], Any],
+        items: Iterable[Any],
+        *,
+        concurrency: int = 8,
+        on_error: OnError = "raise",
+        name: str | None = None,
+    ) -> Results: ...
+    def map(
+        self,
+        step: Callable[[Any], Any],
+        items: Iterable[Any],
+        *,
+        concurrency: int = 8,
+        on_error: OnError = "raise",
+        name: str | None = None,
+    ) -> Results | Coroutine[Any, Any, Results]:
+        """`step(item)` for every item, several at a time; the results in the order of the items.
+
+        Await it if the step is a coroutine function. With `on_error="collect"` a call that fails leaves a `Failure` in its
+        place and the others go on; the next run tries it again. On a terminal a progress line shows how far it is.
+        """
+        return map_items(self, step, items, concurrency, on_error, name)
+
+    def loop(self, name: str, items: Iterable[T], *, every: Every = 1) -> Iterator[T]:
+        """Iterate over items; a later run goes on after the last item that was kept.
+
+        After every so many items, or every so often ("5min"), `state` and the random generators are kept; a resumed loop
+        has them back as they were then.
+        """
+        return loop(self, name, items, every)
+
+    def resolve(self, which: str, *, happened: bool, result: Any = None) -> None:
+        """Say how a step with effect="once" ended that was cut off: by the node or the key that `UnknownOutcome` names."""
+        intents.resolve(self.checkpoints, which, happened, result)
+
     # -- nodes
 
     def node(self, step: str, arguments: str, code: str, *, shared: bool) -> Node:
@@ -166,34 +234,18 @@ class Run:
         """Whether `ONCEMORE_REFRESH` asks for this node to run again; once in a scope."""
         return node.step in self._refresh and node.key not in self._refreshed
 
-    def find(self, node: Node) -> Decoded | None:
-        """The node's checkpoint, or None. A damaged one is an IntegrityError when strict; the caller tells otherwise."""
-        return self.checkpoints.find(node.key)
-
     def count_reuse(self, node: Node, entry: Decoded) -> None:
         self.reused[node.step] += 1
         self._saved[node.step] += entry.meta.get("seconds", 0)
 
-    def record(
-        self,
-        node: Node,
-        value: object,
-        *,
-        reason: str,
-        seconds: float,
-        meta: Mapping[str, Any],
-        code: Mapping[str, Part],
-        chunks: Sequence[Encoded] | None = None,
-    ) -> None:
+    def record(self, node: Node, kept: Kept, *, reason: str, seconds: float) -> None:
         """Keep the result of a completed node. What cannot be kept is told, and the program goes on."""
         self.ran[node.step] += 1
         self._refreshed.add(node.key)
-        meta = {"step": node.step, "time": time.time(), "seconds": seconds, "reason": reason, **meta}
-        if chunks is not None:
-            meta["chunks"] = len(chunks)
+        kept.meta.update(step=node.step, time=time.time(), seconds=seconds, reason=reason)
         token = _current.set(None)  # a step inside the value is kept as itself, not as part of this run
         try:
-            entry = self.checkpoints.encode(node.key, value, meta)
+            entry = self.checkpoints.encode(node, kept)
             fact = events.StepCompleted(
                 step=node.step,
                 node=node.key,
@@ -202,16 +254,17 @@ class Run:
                 raw_bytes=entry.raw_bytes,
                 stored_bytes=entry.stored_bytes,
             )
-            self.checkpoints.write(node, entry, code, fact, chunks)
+            self.checkpoints.write(node, entry, kept, fact)
             logger.info("run %s: %s", self.id, fact)
         except CodecError as error:
-            self._not_kept(node, seconds, f"{error}. It will run again next time")
+            self.not_kept(node, f"{error}. It will run again next time", seconds=seconds)
         except StoreError as error:
-            self._not_kept(node, seconds, f"{error}")
+            self.not_kept(node, f"{error}", seconds=seconds)
         finally:
             _current.reset(token)
 
-    def _not_kept(self, node: Node, seconds: float, why: str) -> None:
+    def not_kept(self, node: Node, why: str, *, seconds: float) -> None:
+        """Say that a step's result is returned but will not be there next time."""
         warn(f"step {node.step}: the result was not kept: {why}")
         try:
             self.checkpoints.append([events.StepNotKept(step=node.step, node=node.key, reason=why, seconds=seconds)])
@@ -268,7 +321,7 @@ class checkpoint_scope:
     Steps called inside leave checkpoints under this run id and find those of earlier scopes with the same id. Without
     a run id, one is derived from the script's path and arguments, and printed. `store` is a path, a URL or a `Store`
     (default: `ONCEMORE_STORE`, else `./.oncemore`). With `strict`, a damaged checkpoint is an `IntegrityError` instead
-    of a warning and another run of its step.
+    of a warning and another run of its step. `state` gives initial values to `run.state`.
 
     >>> from oncemore import checkpointed, checkpoint_scope
     >>> @checkpointed
@@ -288,15 +341,16 @@ class checkpoint_scope:
         store: StoreLike | None = None,
         workflow: str | None = None,
         strict: bool = False,
+        state: Mapping[str, Any] = {},
     ) -> None:
         self._run_id = None if run_id is None else _checked(run_id)
-        self._store, self._workflow, self._strict = store, workflow, strict
+        self._store, self._options = store, {"workflow": workflow, "strict": strict, "state": state}
         self._entered: list[tuple[Run, Token[Run | None]]] = []
 
     def _open(self) -> Run:
         run_id = self._run_id or _derived()
         store = default_store() if self._store is None else open_store(self._store)
-        return Run(run_id, store, workflow=self._workflow, strict=self._strict).open()
+        return Run(run_id, store, **self._options).open()
 
     def _enter(self, run: Run) -> Run:
         self._entered.append((run, _current.set(run)))

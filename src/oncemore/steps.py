@@ -39,7 +39,7 @@ class _Verbs(Generic[P, R]):
         """The kept result of this call, without running anything; `NotRecorded` if there is none."""
         definition, first = self._parts()
         asked = definition.asked((*first, *args), kwargs)
-        return definition.load(asked, definition.recorded(asked))
+        return definition.load(asked, definition.recorded(asked))[0]
 
     def forget(self, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Remove the checkpoint of this call; whether there was one."""
@@ -184,6 +184,8 @@ def checkpointed(
     expires: Duration | None = None,
     every_call: bool = False,
     inputs: Collection[str] = (),
+    mutates: bool = True,
+    effect: Literal["once"] | None = None,
 ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
 def checkpointed(
     function: Callable[..., Any] | None = None,
@@ -198,6 +200,8 @@ def checkpointed(
     expires: Duration | None = None,
     every_call: bool = False,
     inputs: Collection[str] = (),
+    mutates: bool = True,
+    effect: Literal["once"] | None = None,
 ) -> Any:
     """Keep what the function returns, so that a run that is started once more skips the call.
 
@@ -215,6 +219,8 @@ def checkpointed(
     expires     results older than this ("1d", "2h", seconds) do not count
     every_call  the n-th identical call in a run has a checkpoint of its own
     inputs      parameters that are paths of files whose content counts
+    effect      "once": if the process dies while the function runs, the next run stops and asks (`UnknownOutcome`)
+    mutates     False: the function never changes its arguments in place, so they need not be compared before and after
 
     >>> from oncemore import checkpointed
     >>> @checkpointed(ignore=["client"], version="2")
@@ -233,6 +239,8 @@ def checkpointed(
         "expires": expires,
         "every_call": every_call,
         "inputs": inputs,
+        "mutates": mutates,
+        "effect": effect,
     }
     if function is None:
         return lambda function: _decorate(function, options)

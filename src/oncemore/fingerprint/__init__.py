@@ -56,6 +56,7 @@ class Identity:
         if code == "version" and version is None:
             raise UsageError(f"step {step}: code='version' needs a version=, or no edit would ever count")
         self._counted = [(i, name, by_name.get(name)) for i, name in enumerate(self.names) if name not in ignore]
+        self.contents = [(f"argument `{name}`", name) for _, name, key in self._counted if key is None]
         self._plain = not by_name and not ignore
         self._version = version
         self._code = None if code == "version" else Code(function, code)

@@ -7,10 +7,16 @@ naming itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Protocol, Union, runtime_checkable
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Protocol, cast, runtime_checkable
+from urllib.parse import quote
 
-Bytes = Union[bytes, bytearray, memoryview]
+from ..errors import UsageError
+
+Bytes = bytes | bytearray | memoryview
 Frames = Sequence[Bytes]  # one entry's bytes in pieces, so that large buffers are written without being joined
 
 
@@ -36,9 +42,10 @@ class Store(Protocol):
     def scan(
         self, prefix: str, *, after: str = "", limit: int | None = None, most: int | None = None
     ) -> Iterator[tuple[str, Bytes | None]]:
-        """The entries whose keys start with `prefix`, in key order, those greater than the key `after`, at most `limit`.
+        """The entries whose keys start with `prefix` and are greater than `after`, in key order, at most `limit`.
 
-        An entry of more than `most` bytes comes as None. Reads only the rows that it yields.
+        An entry of more than `most` bytes comes as None, and so does a damaged one: `get` tells. Reads only the rows
+        that it yields, a page at a time, so that what others commit meanwhile may or may not be seen.
         """
         ...
 
@@ -52,7 +59,7 @@ class Store(Protocol):
     ) -> bool:
         """Apply all of it in one transaction, or nothing.
 
-        `append` adds entries to logs: each gets the key `log + 16 hex digits`, one above the log's highest, without gaps.
+        `append` adds entries to logs: each gets the key `log + 16 hex digits`, one above the log's highest, no gaps.
         `expect`: unless each of these keys holds exactly these bytes now (None: is absent), nothing happens and False
         comes back. When True comes back, the change survives the death of this process.
         """
@@ -68,3 +75,42 @@ class Store(Protocol):
     def close(self) -> None:
         """Let go of connections. A later call opens them again."""
         ...
+
+
+_SCHEMES = {  # imported when first used
+    "disk": "oncemore.stores.disk:open_url",
+    "memory": "oncemore.stores.memory:open_url",
+}
+_PLANNED = ("postgres", "postgresql", "redis", "rediss", "s3", "gs", "az")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")  # two characters or more: `C:` is a drive
+
+
+def open_store(target: str | os.PathLike[str] | Store) -> Store:
+    """The store at a path or URL; the same one for the same place in this process. A `Store` is returned as it is.
+
+    `./.oncemore`, `~/runs` and `Path(...)` are directories, as are `disk:///abs/path?durable=power` and
+    `disk:relative/path`; `memory://name` lives as long as the process.
+    """
+    if isinstance(target, Store):
+        return target
+    found = None if isinstance(target, os.PathLike) else _SCHEME.match(target)
+    if found is None:
+        return _opener("disk")(_disk_url(os.fspath(target)))
+    return _opener(found[1].lower())(cast(str, target))
+
+
+def _disk_url(path: str) -> str:
+    if not path or "\0" in path:
+        raise UsageError(f"{path!r} is not the path of a store")
+    absolute = os.path.abspath(os.path.expanduser(path))
+    return "disk:///" + quote(os.fsencode(absolute.lstrip("/")))  # as bytes: a path need not be valid text
+
+
+def _opener(scheme: str) -> Callable[[str], Store]:
+    if scheme not in _SCHEMES:
+        known = ", ".join(f"{name}:" for name in _SCHEMES)
+        if scheme in _PLANNED:
+            raise UsageError(f"{scheme}: stores are not in this version; known are {known} and plain paths")
+        raise UsageError(f"{scheme}: is no known kind of store; known are {known} (a path: write ./{scheme}:...)")
+    module, _, name = _SCHEMES[scheme].partition(":")
+    return cast("Callable[[str], Store]", getattr(import_module(module), name))

@@ -1,0 +1,35 @@
+# Needs Python 3.10 or later, make and git; everything else is installed into .venvs/ on the first use.
+#
+#   make test                                every Python from 3.10 to 3.13 found here
+#   make test PYTHONS=3.11 ARGS="-k codec"   one of them, some tests
+
+export PYTHONS ARGS
+
+# Any Python that really runs: a version manager's stand-in may be on the path and refuse.
+PYTHON := $(shell for p in "$$PYTHON" python3 python3.13 python3.12 python3.11 python3.10 /usr/bin/python3 python; do \
+	[ -n "$$p" ] && "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 8))' >/dev/null 2>&1 && echo "$$p" && break; done)
+ifeq ($(PYTHON),)
+$(error No Python 3 runs here: install Python 3.10 or later, or name one with PYTHON=/path/to/python)
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help test lint format demo clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+test:  ## lint, and all tests on every Python 3.10 to 3.13 found (PYTHONS="3.11 3.12", ARGS="-k name")
+	@$(PYTHON) -m tests.everywhere test
+
+lint:  ## ruff, mypy and pyright
+	@$(PYTHON) -m tests.everywhere lint
+
+format:  ## lay the code out, and mend what ruff can mend by itself
+	@$(PYTHON) -m tests.everywhere format
+
+demo:  ## a pipeline that fails at its fourth step and is started again
+	@python="$$($(PYTHON) -m tests.everywhere demo-python)" && "$$python" examples/demo.py
+
+clean:  ## remove environments, stores of the demo, caches
+	rm -rf .venvs examples/.demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,152 @@
+"""Arrays of numpy and tensors of torch: by kind of element, shape and content in logical order.
+
+Only imported when a value of such a type turns up, so the library is there; it is never imported from here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from blake3 import blake3
+
+from .kinds import attributes
+from .parts import Describe, Parts, Sealed, by_attribute
+
+_BUFFER = 1 << 20  # bytes that are copied at a time from an array that does not lie in one piece
+_BATCH = 1 << 16  # strings that are read at a time
+
+
+def describer(kind: type) -> Describe | None:
+    """What describes values of `kind`, if it is one of ours."""
+    torch = sys.modules.get("torch")
+    if torch is not None and issubclass(kind, torch.Tensor):
+        return _tensor
+    np: Any = sys.modules["numpy"]
+    for base, describe in (
+        (np.ma.MaskedArray, _masked),
+        (np.ndarray, _array),
+        (np.generic, _scalar),
+        (np.dtype, lambda dtype: Parts("numpy.dtype", [_dtype(dtype)])),
+        (np.random.Generator, lambda rng: Parts("numpy.Generator", [rng.bit_generator])),
+        (np.random.RandomState, lambda rng: Parts("numpy.RandomState", [rng.get_state(legacy=False)])),
+        (np.random.BitGenerator, _bit_generator),
+        (np.random.SeedSequence, _seeds),
+    ):
+        if issubclass(kind, base):
+            return describe
+    return None
+
+
+def _array(array: Any) -> Parts:
+    np: Any = sys.modules["numpy"]
+    plain = np.asarray(array)
+    children = [_dtype(array.dtype), array.shape, content(plain)]
+    if type(array) in (np.ndarray, np.memmap):  # where the memory comes from is no difference in content
+        return Parts("numpy.ndarray", children)
+    return Parts("numpy.subclass", [type(array), *children, *attributes(array)], by_attribute)
+
+
+def _scalar(scalar: Any) -> Parts:
+    dtype = scalar.dtype
+    if dtype.kind in "biufcmMSU" and dtype.char not in "gG":
+        return Parts("numpy.scalar", [_dtype(dtype), scalar.tobytes()])
+    return Parts("numpy.scalar", [_dtype(dtype), content(sys.modules["numpy"].asarray(scalar))])
+
+
+def _masked(array: Any) -> Parts:
+    """What lies under the mask is no content."""
+    np: Any = sys.modules["numpy"]
+    visible = np.asarray(array.filled(np.zeros((), array.dtype)))
+    mask = np.asarray(np.ma.getmaskarray(array))
+    children = [_dtype(array.dtype), array.shape, content(visible), content(mask), array.fill_value, array.hardmask]
+    return Parts("numpy.masked", [type(array), *children])
+
+
+def _bit_generator(bits: Any) -> Parts:
+    """The seeds count, too: spawning draws from them and leaves the rest of the state as it was."""
+    seeds = getattr(bits, "seed_seq", None) or getattr(bits, "_seed_seq", None)
+    return Parts("numpy.BitGenerator", [type(bits).__name__, bits.state, seeds])
+
+
+def _seeds(seeds: Any) -> Parts:
+    return Parts("numpy.SeedSequence", [seeds.entropy, seeds.spawn_key, seeds.pool_size, seeds.n_children_spawned])
+
+
+def _tensor(tensor: Any) -> Parts:
+    torch: Any = sys.modules["torch"]
+    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    content = Sealed(blake3(flat.numpy()).digest(16))
+    return Parts("torch.Tensor", [type(tensor), str(tensor.dtype), tuple(tensor.shape), tensor.requires_grad, content])
+
+
+# --- kinds of element -----------------------------------------------------------------------------------------------
+
+
+def _dtype(dtype: Any) -> object:
+    if dtype.names is not None:
+        fields = [(name, dtype.fields[name][1], _dtype(dtype.fields[name][0])) for name in dtype.names]
+        return ("structure", dtype.type.__name__, dtype.itemsize, fields)
+    if dtype.subdtype is not None:
+        return ("sub-array", _dtype(dtype.base), dtype.shape)
+    return ("text", repr(dtype)) if dtype.kind == "T" else _simple_dtype(dtype)
+
+
+@lru_cache(maxsize=256)
+def _simple_dtype(dtype: Any) -> object:
+    return (dtype.str, dtype.name)  # the one has byte order and unit, the other tells foreign types apart
+
+
+def _is_packed(dtype: Any) -> bool:
+    """Whether every byte of an element belongs to its value: no gaps between fields, no extended precision."""
+    if dtype.names is not None:
+        kinds = [dtype.fields[name][0] for name in dtype.names]
+        return sum(kind.itemsize for kind in kinds) == dtype.itemsize and all(map(_is_packed, kinds))
+    return _is_packed(dtype.base) if dtype.subdtype is not None else dtype.char not in "gGOT"
+
+
+# --- content --------------------------------------------------------------------------------------------------------
+
+
+def content(array: Any) -> object:
+    """The elements in logical order, whatever the layout in memory."""
+    dtype = array.dtype
+    if _is_packed(dtype):
+        return _bytes_of(array)
+    if dtype.names is not None:
+        return [content(array[name]) for name in dtype.names]
+    if dtype.char in "gG":
+        return _bytes_of(_significant(array))
+    if dtype.kind == "T":
+        return [array.flat[start : start + _BATCH].tolist() for start in range(0, array.size, _BATCH)]
+    return array.ravel().tolist()
+
+
+def _significant(array: Any) -> Any:
+    """An extended float fills ten bytes of its sixteen; the others hold whatever was there before."""
+    np: Any = sys.modules["numpy"]
+    if np.finfo(np.longdouble).nmant != 63:
+        return array
+    item = np.dtype(np.longdouble).itemsize
+    return np.ascontiguousarray(array).reshape(-1).view("u1").reshape(-1, item)[:, :10]
+
+
+def _bytes_of(array: Any) -> Sealed:
+    hasher = blake3()
+    if array.nbytes:
+        if array.flags.c_contiguous:
+            hasher.update(array.reshape(-1).view("u1"))
+        else:
+            for piece in _pieces(array):
+                hasher.update(piece.view("u1"))
+    return Sealed(hasher.digest(16))
+
+
+def _pieces(array: Any) -> Iterator[Any]:
+    """Contiguous copies of bounded size, in logical order."""
+    flags = ["external_loop", "buffered", "zerosize_ok"]
+    size = max(1, _BUFFER // array.dtype.itemsize)
+    nditer: Any = sys.modules["numpy"].nditer
+    return iter(nditer(array, flags, [["readonly", "contig"]], order="C", buffersize=size))

@@ -1,0 +1,145 @@
+"""What a class is: its bases, its methods, the values of its attributes. What Python versions and generators add to a
+class by themselves is left out; what they were told (fields, members) is put in.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import sys
+import types
+from collections.abc import Iterator
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import FingerprintError
+from ..modules import is_project_file, is_project_module
+
+if TYPE_CHECKING:
+    from .walk import Walk
+
+_VOLATILE = frozenset(
+    "__module__ __qualname__ __dict__ __weakref__ __doc__ __slots__ __classcell__ __annotations__ __annotate__ "
+    "__annotate_func__ __annotations_cache__ __conditional_annotations__ __firstlineno__ __static_attributes__ "
+    "__parameters__ __orig_bases__ __type_params__ __final__ _abc_impl __abstractmethods__ _is_protocol "
+    "_is_runtime_protocol __protocol_attrs__ __non_callable_proto_members__ __dataclass_fields__ __dataclass_params__ "
+    "__match_args__ __attrs_attrs__ __attrs_own_setattr__ __attrs_props__ __attrs_base_of_slotted__ _fields "
+    "_field_defaults".split()
+)
+_GENERATED = frozenset(
+    "__init__ __repr__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __new__ __setattr__ __delattr__ __getstate__ "
+    "__setstate__ __replace__".split()
+)
+_GENERATORS = frozenset(["dataclasses", "typing", "typing_extensions", "collections", "enum", "attr", "attrs"])
+_ENUM_MAKING = frozenset(["__new__", "__new_member__", "_new_member_", "_generate_next_value_"])
+
+
+def class_pieces(walk: Walk, klass: type) -> Iterator[bytes | str]:
+    """All that counts in a class, in an order that is the same everywhere."""
+    for base in (*klass.__bases__, type(klass)):
+        if base is not object and base is not type:
+            yield walk.describe(base)
+    yield from _told(walk, klass)
+    is_enum = isinstance(klass, enum.EnumMeta)
+    made_elsewhere = _is_foreign_made(klass)
+    for name, value in sorted(klass.__dict__.items()):
+        if name in _VOLATILE or _is_generated(klass, name, value):
+            continue
+        if (is_enum and not _counts_in_enum(klass, name, value)) or (
+            made_elsewhere and name.startswith("__") and not _is_project_function(value)
+        ):
+            continue
+        yield name
+        if isinstance(value, types.MemberDescriptorType) or type(value).__name__ == "_tuplegetter":
+            yield "slot"
+        else:
+            yield _describe(walk, value, name)
+
+
+def _describe(walk: Walk, value: object, name: str) -> bytes:
+    try:
+        return walk.describe(value)
+    except FingerprintError as error:
+        raise FingerprintError(error.kind, f".{name}{error.path}", error.part) from error
+
+
+def _is_project_function(value: Any) -> bool:
+    """Whether it is a function of the project's, perhaps as a method of some kind."""
+    for name in ("__func__", "fget", "func"):
+        value = getattr(value, name, value) if type(value) is not FunctionType else value
+    return type(value) is FunctionType and is_project_file(value.__code__.co_filename)
+
+
+def _is_generated(klass: type, name: str, value: Any) -> bool:
+    function = getattr(value, "__func__", value)
+    if type(function) is not FunctionType:
+        return False
+    path = function.__code__.co_filename
+    if path.startswith("<attrs generated"):
+        return True
+    if not is_project_file(path):
+        return str(function.__globals__.get("__name__")).partition(".")[0] in _GENERATORS
+    # In a program without a file, <string> can be the user's own code as well: then it counts, generated or not.
+    has_file = getattr(sys.modules.get(klass.__module__), "__file__", None) is not None
+    makes = "__dataclass_fields__" in klass.__dict__ or "_fields" in klass.__dict__
+    return path == "<string>" and name in _GENERATED and has_file and makes
+
+
+def _is_foreign_made(klass: type) -> bool:
+    """Whether a library's metaclass made the class, and put things of its own into it."""
+    module = type(klass).__module__
+    return module.partition(".")[0] not in sys.stdlib_module_names and not is_project_module(module)
+
+
+def _counts_in_enum(klass: type, name: str, value: object) -> bool:
+    if name in _ENUM_MAKING or name in getattr(klass, "_member_map_", ()):
+        return False
+    return _is_project_function(value) or not name.startswith("_")
+
+
+def _told(walk: Walk, klass: type) -> Iterator[bytes | str]:
+    """What the class's generator was told."""
+    known: Any = klass.__dict__
+    if "__dataclass_fields__" in known:
+        told = known.get("__dataclass_params__")
+        yield "".join(f"{name}={getattr(told, name, None)} " for name in ("init", "repr", "eq", "order", "frozen"))
+        yield str(getattr(told, "unsafe_hash", None))
+        for field in known["__dataclass_fields__"].values():
+            yield from (field.name, str(field._field_type), str(field.init), str(field.compare), str(field.hash))
+            yield from (str(field.kw_only is True), str(field.repr))
+            yield from _values(walk, field.name, field.default, field.default_factory, dict(field.metadata))
+    for field in known.get("__attrs_attrs__", ()):
+        factory = getattr(field.default, "factory", None)
+        yield from (field.name, str(field.init), str(field.eq), str(field.order), str(field.kw_only), str(field.hash))
+        yield from _values(walk, field.name, factory or field.default, field.converter, field.validator)
+    if "_fields" in known and issubclass(klass, tuple):
+        yield from _values(walk, "_fields", known["_fields"], known.get("_field_defaults"))
+    if isinstance(klass, enum.EnumMeta):
+        for name, member in klass.__members__.items():
+            yield name
+            yield from _values(walk, name, getattr(member, "_value_", None))
+        maker = known.get("_new_member_") or known.get("__new_member__")
+        if _is_project_function(maker):
+            yield walk.describe(maker)
+    if _is_foreign_made(klass):
+        yield from _annotations(klass)
+
+
+def _values(walk: Walk, name: str, *found: object) -> Iterator[bytes]:
+    for value in found:
+        # MISSING and NOTHING are the generators' words for "no default".
+        missing = type(value).__name__ in ("_MISSING_TYPE", "_Nothing") or value is None or value == {}
+        yield b"-" if missing else _describe(walk, value, name)
+
+
+def _annotations(klass: Any) -> Iterator[str]:
+    """Fields of a class that a library makes from annotations, as pydantic does."""
+    for name, kind in sorted(getattr(klass, "__annotations__", {}).items()):
+        yield f"{name}: {_text(kind)}"
+    fields = klass.__dict__.get("__pydantic_fields__") or klass.__dict__.get("__fields__") or {}
+    for name, field in sorted(fields.items()):
+        yield f"{name} = {_text(field)}"
+
+
+def _text(value: object) -> str:
+    return value.__qualname__ if isinstance(value, type) else re.sub(r" at 0x[0-9a-f]+", "", str(value))

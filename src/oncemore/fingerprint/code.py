@@ -1,0 +1,162 @@
+"""What a function's behaviour depends on: itself, and all project code and data that it can reach."""
+
+from __future__ import annotations
+
+import os
+import reprlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType, MethodType
+from typing import Any, Literal
+
+from ..modules import name_of_namespace
+from . import values
+from .source import class_text, own
+from .tree import hashed
+from .units import without_step
+from .walk import Known, Record, Walk, active, answering, home_of
+from .watch import Watch
+
+_SHOWN = 80
+
+
+@dataclass(frozen=True)
+class Part:
+    """One named part of an identity: its digest, and for the reader where it stands, what it is, its source."""
+
+    digest: str
+    where: str = ""
+    shown: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The outcome of one walk."""
+
+    digest: bytes
+    records: dict[str, Record]
+    watch: Watch
+    known: Known
+    foreign: frozenset[str]
+
+
+class Code:
+    """The identity of a function's code, deep (with all it reaches) or its own.
+
+    It is asked for on every call, so the last answer stands as long as everything it was made of is the same.
+    """
+
+    def __init__(self, function: Callable[..., object], reach: Literal["deep", "own"] = "deep") -> None:
+        self.root: Any = _root_of(function)
+        self._deep = reach == "deep"
+        self._last: _Seen | None = None
+
+    def digest(self) -> bytes:
+        """16 bytes that stand for the code as it is now."""
+        return self._now().digest
+
+    def parts(self) -> dict[str, Part]:
+        """What the digest is made of, by names that people read."""
+        return {name: _part(name, record) for name, record in self._now().records.items()}
+
+    def packages(self) -> dict[str, str]:
+        """The installed distributions that the code uses, and their versions."""
+        from importlib import metadata
+
+        owners = metadata.packages_distributions()
+        modules = self._now().foreign.difference(sys.stdlib_module_names)
+        found = {distribution for module in modules for distribution in owners.get(module, ())}
+        return {distribution: metadata.version(distribution) for distribution in sorted(found)}
+
+    def _now(self) -> _Seen:
+        last = self._last
+        if last is not None and self._stands(last):
+            return last
+        walk = Walk(self.root, self._deep)
+        walk.run()
+        records = dict(sorted(walk.records.items()))
+        pieces = [piece for name, record in records.items() for piece in (name, record.digest)]
+        self._last = _Seen(hashed("identity", *pieces), records, walk.watch, walk.known, frozenset(walk.foreign))
+        return self._last
+
+    @staticmethod
+    def _stands(last: _Seen) -> bool:
+        with answering(last.known):
+            return last.watch.unchanged(values.digest)
+
+
+def _root_of(function: Any) -> Any:
+    """The function behind wrappers of libraries; what they add has no code of the project's."""
+    function = without_step(function)
+    if isinstance(function, (staticmethod, classmethod)):
+        function = function.__func__
+    return function
+
+
+# --- functions and classes inside values ----------------------------------------------------------------------------
+
+_lasting: dict[int, Code] = {}
+
+
+def _standing(unit: Any) -> Code:
+    """The identity of a function or class by itself. Those that a module holds are there for good, and remembered."""
+    known = _lasting.get(id(unit))
+    if known is None or known.root is not unit:
+        known = Code(unit)
+        if home_of(unit) is not None:
+            _lasting[id(unit)] = known
+    return known
+
+
+def _of_function(function: FunctionType) -> bytes:
+    if active.walk is not None:
+        return active.walk.function(function)
+    return hashed("function", function.__name__, _standing(function).digest())
+
+
+def _of_class(klass: type) -> bytes:
+    if active.walk is not None:
+        return active.walk.klass(klass)
+    return hashed("class", _standing(klass).digest())
+
+
+values.set_code_identity(_of_function, _of_class)
+
+
+# --- for the reader -------------------------------------------------------------------------------------------------
+
+
+def _part(name: str, record: Record) -> Part:
+    digest, about = record.digest.hex(), record.about
+    if isinstance(about, MethodType):
+        about = about.__func__
+    if name.startswith(("global", "closure", "default", "wrapped")):
+        return Part(digest, shown=_shown(about))
+    if isinstance(about, type):
+        space = getattr(sys.modules.get(about.__module__), "__dict__", {})
+        path = str(space.get("__file__", ""))
+        line, text = class_text(about.__qualname__, path, space) if path else (0, "")
+        return Part(digest, _where(path, line), source=text)
+    if not isinstance(about, FunctionType):
+        return Part(digest, shown=_shown(about))
+    known = own(about.__code__, about.__globals__)
+    return Part(digest, _where(about.__code__.co_filename, known.line), source=known.text)
+
+
+def _where(path: str, line: int) -> str:
+    return f"{os.path.basename(path)}:{line}" if line else os.path.basename(path)
+
+
+def _shown(value: Any) -> str:
+    """A short text for a value; never an address, which would differ from run to run."""
+    if isinstance(value, (FunctionType, type)):
+        space: Any = getattr(value, "__globals__", None) or getattr(sys.modules.get(value.__module__), "__dict__", {})
+        return f"{name_of_namespace(space)}.{value.__qualname__}"
+    try:
+        text = reprlib.repr(value)
+    except Exception:  # a repr of the user's own
+        text = f"<{type(value).__qualname__}>"
+    text = text.partition(" at 0x")[0] + (">" if " at 0x" in text else "")
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."

@@ -1,0 +1,260 @@
+"""The kinds of value that Python itself brings, and what identifies each.
+
+They are known by name, so that none of their modules need be imported, and described by their own fields rather than
+by their pickles: several pickles differ between Python versions.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Sequence
+from itertools import chain
+from operator import itemgetter
+from typing import Any, TypeAlias
+
+from ..modules import canonical_name, is_project_file, is_project_module
+from .parts import Describe, Parts, by_attribute, by_element, by_index, by_key, refuse
+
+_MOVED = {"pathlib._local": "pathlib"}  # Python 3.13 split this module: one name on every version
+_HEAP_TYPE = 1 << 9  # a flag of CPython: the class was made at run time, not compiled in
+
+
+class CodeIdentity:
+    """What identifies functions and classes; `values.set_code_identity` fills it in."""
+
+    of_function: Callable[[Any], object]
+    of_class: Callable[[Any], object]
+
+
+def home(module: object) -> str:
+    """The name of the module that something lives in, the same in every process and on every Python."""
+    name = canonical_name(str(module))
+    return _MOVED.get(name, name)
+
+
+def attributes(value: object, found: dict[str, Any] | None = None) -> list[Any]:
+    """Names and values in turn, by name: the order in which attributes were set means nothing."""
+    found = {**getattr(value, "__dict__", {}), **(found or {})}
+    if not {str}.issuperset(map(type, found)):
+        return ["__dict__", found]
+    found.pop("_attrs_cached_hash", None)  # attrs keeps a hash there, which depends on PYTHONHASHSEED
+    return list(chain.from_iterable(sorted(found.items(), key=itemgetter(0))))
+
+
+# --- code -----------------------------------------------------------------------------------------------------------
+
+
+def _class(kind: type) -> Parts:
+    if kind.__flags__ & _HEAP_TYPE and is_project_module(kind.__module__):
+        return Parts("project class", [CodeIdentity.of_class(kind)])
+    return Parts("class", [home(kind.__module__), kind.__qualname__])
+
+
+def _function(function: types.FunctionType) -> Parts:
+    named = function.__closure__ is None and "<" not in function.__qualname__
+    if named and not is_project_file(function.__code__.co_filename):
+        return Parts("library function", [home(function.__module__), function.__qualname__])
+    return Parts("function", [CodeIdentity.of_function(function)])
+
+
+def _builtin(function: Any) -> Parts:
+    owner = function.__self__
+    names = [function.__module__, function.__qualname__]
+    return Parts("builtin", names if isinstance(owner, types.ModuleType) else [*names, owner])
+
+
+def _member(descriptor: Any) -> Parts:
+    return Parts("descriptor", [descriptor.__objclass__, descriptor.__name__])
+
+
+def _partial(partial: Any) -> Parts:
+    children = [type(partial), partial.func, partial.args, partial.keywords, *attributes(partial)]
+    return Parts("partial", children, by_attribute)
+
+
+def _proxy(proxy: Any) -> Parts:
+    return Parts("proxy", [type(proxy), proxy.__wrapped__, getattr(proxy, "_self_wrapper", None)])
+
+
+def typing_form(form: Any) -> Parts:
+    """`Optional[int]` and its like: by origin and arguments, or by the name that repr gives."""
+    origin = getattr(form, "__origin__", None)
+    if origin is None:
+        return Parts("typing", [repr(form)])
+    return Parts("typing alias", [origin, getattr(form, "__args__", None), getattr(form, "__metadata__", None)])
+
+
+def _enum(member: Any) -> Parts:
+    # The name of a combination of flags is None or "A|B", depending on the Python version; its value says it all.
+    flags = isinstance(member, sys.modules["enum"].Flag)
+    return Parts("enum", [type(member), None if flags else member.name, member.value])
+
+
+def _exception(error: BaseException) -> Parts:
+    hidden: list[object] = []
+    if isinstance(error, OSError):
+        hidden = [error.filename, error.filename2]
+    elif isinstance(error, ImportError):
+        hidden = [error.name, error.path]
+    return Parts("exception", [type(error), error.args, hidden, *attributes(error)], by_attribute)
+
+
+def _sentinel(value: object) -> Parts:
+    """A bare `object()`: nothing but an address, unless some module keeps it under a name."""
+    for module in sorted(sys.modules):
+        space = getattr(sys.modules[module], "__dict__", None) or {}
+        for name, kept in list(space.items()):
+            if kept is value:
+                return Parts("sentinel", [home(module), name])
+    return refuse(value)
+
+
+# These describe their subclasses as well.
+WHOLE: dict[str, Describe] = {
+    "builtins.type": _class,
+    "builtins.function": _function,
+    "builtins.builtin_function_or_method": _builtin,
+    "builtins.method": lambda v: Parts("method", [v.__func__, v.__self__]),
+    "builtins.method-wrapper": lambda v: Parts("method wrapper", [v.__name__, v.__self__]),
+    "builtins.method_descriptor": _member,
+    "builtins.classmethod_descriptor": _member,
+    "builtins.wrapper_descriptor": _member,
+    "builtins.getset_descriptor": _member,
+    "builtins.member_descriptor": _member,
+    "builtins.property": lambda v: Parts("property", [type(v), v.fget, v.fset, v.fdel]),
+    "builtins.staticmethod": lambda v: Parts("staticmethod", [v.__func__]),
+    "builtins.classmethod": lambda v: Parts("classmethod", [v.__func__]),
+    "builtins.module": lambda v: Parts("module", [home(v.__name__)]),
+    "builtins.BaseException": _exception,
+    "functools.partial": _partial,
+    "functools._lru_cache_wrapper": lambda v: Parts("lru_cache", [v.__wrapped__, v.cache_parameters()]),
+    "enum.Enum": _enum,
+    "logging.Logger": lambda v: Parts("logger", [v.name]),
+    "types.GenericAlias": lambda v: Parts("alias", [v.__origin__, v.__args__]),
+    "types.UnionType": lambda v: Parts("union", [v.__args__]),
+    "types.SimpleNamespace": lambda v: Parts("namespace", [type(v), *attributes(v)], by_attribute),
+    "_wrappers.ObjectProxy": _proxy,
+    "wrapt.wrappers.ObjectProxy": _proxy,
+}
+
+# A place in a process, not a value. Named here so that the error says "an Event" and not "a lock" further down.
+REFUSED = frozenset(
+    f"{module}.{name}"
+    for module, names in {
+        "threading": "Thread Condition Semaphore Event Barrier",
+        "queue": "Queue",
+        "random": "SystemRandom",
+        "logging": "Handler",
+        "subprocess": "Popen",
+        "concurrent.futures._base": "Executor Future",
+        "multiprocessing.process": "BaseProcess",
+        "multiprocessing.pool": "Pool",
+        "multiprocessing.queues": "Queue SimpleQueue",
+        "multiprocessing.synchronize": "SemLock Condition Event",
+        "asyncio.locks": "Lock Event Condition Semaphore",
+        "asyncio.queues": "Queue",
+        "asyncio.events": "AbstractEventLoop",
+        "contextlib": "_GeneratorContextManagerBase ExitStack AsyncExitStack",
+        "_io": "_IOBase",
+        "_socket": "socket",
+    }.items()
+    for name in names.split()
+)
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+
+def _set(value: Any) -> Parts:
+    """Elements of one kind with a natural order are sorted; others the walk orders by their digests."""
+    name, kinds = type(value).__name__, set(map(type, value))
+    if len(kinds) == 1 and kinds <= {int, str, bytes}:
+        return Parts(f"sorted {name}", sorted(value), by_element)
+    return Parts(name, list(value), by_element, unordered=True)
+
+
+EXACT: dict[type, Describe] = {
+    list: lambda v: Parts("list", v, by_index),
+    tuple: lambda v: Parts("tuple", v, by_index),
+    dict: lambda v: Parts("dict", list(chain.from_iterable(v.items())), by_key),
+    set: _set,
+    frozenset: _set,
+    object: _sentinel,
+}
+
+
+def _span(value: Any) -> list[Any]:
+    return [value.start, value.stop, value.step]
+
+
+def _clock(value: Any) -> list[Any]:
+    return [value.hour, value.minute, value.second, value.microsecond, value.fold, value.tzinfo]
+
+
+def _zone(value: Any) -> list[Any]:
+    return [value.key] if value.key else list(refuse(value).children)
+
+
+def _items(value: Any) -> list[Any]:
+    return [list(value)]
+
+
+def _text(value: Any) -> list[Any]:
+    return [str(value)]
+
+
+def _ordered_dict(value: Any) -> list[Any]:
+    # `dict.copy` would give the order of insertion, not that of `move_to_end`.
+    ordered = sys.modules["collections"].OrderedDict
+    return [dict(ordered.items(value))]
+
+
+def _buffer(value: Any) -> list[Any]:
+    return [value.getvalue(), value.tell()]
+
+
+Content: TypeAlias = Callable[[Any], Sequence[Any]]
+
+# What a value holds; a subclass adds its class and its own attributes.
+CONTENT: dict[str, Content] = {
+    "builtins.int": lambda v: [int.__int__(v)],
+    "builtins.float": lambda v: [float.__float__(v)],
+    "builtins.complex": lambda v: [v.real, v.imag],
+    "builtins.str": lambda v: [str.__str__(v)],
+    "builtins.bytes": lambda v: [bytes(memoryview(v))],
+    "builtins.bytearray": lambda v: [bytes(memoryview(v))],
+    "builtins.list": lambda v: [list.__getitem__(v, slice(None))],
+    "builtins.tuple": lambda v: [tuple.__getitem__(v, slice(None))],
+    "builtins.dict": lambda v: [dict.copy(v)],
+    "builtins.set": lambda v: [frozenset(set.__iter__(v))],
+    "builtins.frozenset": lambda v: [frozenset(frozenset.__iter__(v))],
+    "builtins.range": _span,
+    "builtins.slice": _span,
+    "builtins.ellipsis": lambda v: [],
+    "builtins.NotImplementedType": lambda v: [],
+    "builtins.memoryview": lambda v: [v.format, v.shape, v.tobytes()],
+    "builtins.mappingproxy": lambda v: [dict(v)],
+    "builtins.dict_keys": _items,
+    "builtins.dict_values": _items,
+    "builtins.dict_items": _items,
+    "collections.OrderedDict": _ordered_dict,
+    "collections.defaultdict": lambda v: [v.default_factory, dict.copy(v)],
+    "collections.deque": lambda v: [v.maxlen, list(v)],
+    "array.array": lambda v: [v.typecode, v.tobytes()],
+    "datetime.date": lambda v: [v.year, v.month, v.day],
+    "datetime.time": _clock,
+    "datetime.datetime": lambda v: [v.year, v.month, v.day, *_clock(v)],
+    "datetime.timedelta": lambda v: [v.days, v.seconds, v.microseconds],
+    "datetime.timezone": lambda v: [v.utcoffset(None), v.tzname(None)],
+    "zoneinfo.ZoneInfo": _zone,
+    "decimal.Decimal": lambda v: [tuple(v.as_tuple())],
+    "fractions.Fraction": lambda v: [v.numerator, v.denominator],
+    "uuid.UUID": lambda v: [v.int],
+    "re.Pattern": lambda v: [v.pattern, v.flags],
+    "random.Random": lambda v: [v.getstate()],
+    "_io.BytesIO": _buffer,
+    "_io.StringIO": _buffer,
+}
+for _name in ("PurePath", "PurePosixPath", "PureWindowsPath", "Path", "PosixPath", "WindowsPath"):
+    CONTENT[f"pathlib.{_name}"] = CONTENT[f"pathlib._local.{_name}"] = _text

@@ -1,0 +1,324 @@
+"""The canonical content hash: equal values have equal digests, in any process and on any Python, unequal ones do not.
+
+Two schemes; which one applies follows from the content alone.
+
+* A value made of nothing but plain data (None, numbers, text, bytes, lists, tuples, dicts) is pickled without a memo,
+  so that sharing and interning leave no trace, straight into the hash. That runs at the speed of C.
+* Everything else is walked: each value is taken apart (`objects.describe`) and its digest made of its tag and its
+  parts' digests. Plain parts fall under the first scheme. The walk keeps its own stack, visits what is shared once,
+  and gives values that contain themselves the digest of their infinite unfolding.
+"""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import types
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any, NoReturn
+
+from blake3 import blake3
+
+from ..errors import FingerprintError
+from .kinds import CodeIdentity
+from .objects import describe, register_identity
+from .parts import Parts, Sealed
+
+__all__ = ["digest", "register_identity", "set_code_identity"]
+
+_SCALARS = frozenset({type(None), bool, int, float, str, bytes, bytearray})
+_CONTAINERS = frozenset({list, tuple, dict})
+_DATA = _SCALARS | _CONTAINERS
+_DEEPEST = 64  # levels of plain data that are pickled; more would be a risk to the C stack
+_LARGEST = 1 << 24  # elements of plain data that are pickled; sharing can unfold to more than there are atoms
+_CHUNK = 2000
+
+
+def digest(value: object) -> bytes:
+    """Sixteen bytes that stand for the value. FingerprintError if it, or anything in it, has no stable identity."""
+    kind = type(value)
+    if kind in _SCALARS or (kind is tuple and _SCALARS.issuperset(map(type, value))):  # type: ignore[call-overload]
+        return _hash(value)
+    plain = _hash_of_plain(value, _LARGEST)[0] if kind in _CONTAINERS else None
+    return _Walk().digest(value) if plain is None else plain
+
+
+def set_code_identity(of_function: Callable[[Any], object], of_class: Callable[[type], object]) -> None:
+    """Say what identifies a function and a class of the project; each gives a value that is then hashed."""
+    CodeIdentity.of_function = staticmethod(of_function)
+    CodeIdentity.of_class = staticmethod(of_class)
+
+
+# --- plain data -----------------------------------------------------------------------------------------------------
+
+
+class _NotPlain(Exception):
+    """The pickler met something else."""
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, _value: object) -> NoReturn:
+        raise _NotPlain
+
+
+class _Sink:
+    __slots__ = ("write",)
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self.write = write
+
+
+_spare: list[tuple[Callable[[object], None], Any]] = []  # a pickler costs more to make than to use
+
+
+def _hash(value: object, prefix: bytes = b"") -> bytes:
+    """The digest of plain data. The prefix keeps apart what is hashed for different purposes."""
+    try:
+        dump, hasher = pair = _spare.pop()
+    except IndexError:
+        hasher = blake3()
+        pickler = _Pickler(_Sink(hasher.update), 5)
+        pickler.fast = True
+        dump, hasher = pair = pickler.dump, hasher
+    if prefix:
+        hasher.update(prefix)
+    dump(value)
+    found: bytes = hasher.digest(16)
+    hasher.reset()
+    _spare.append(pair)
+    return found
+
+
+def _hash_of_plain(value: object, most: int) -> tuple[bytes | None, int]:
+    """The digest if the value is plain data beyond doubt, and how many elements were looked at to find out.
+
+    The garbage collector's view of what refers to what is a fast way to see every level of a value; levels are
+    unfolded, so the depth is exact. It may leave out the keys of dicts, if they are strings, and types are only
+    checked where something lies below. Sets with elements are found thereby, other kinds by the pickler.
+    """
+    count, pending = 0, [(1, gc.get_referents(value))]
+    while pending:
+        depth, level = pending.pop()
+        if depth > _DEEPEST:
+            return None, count
+        for start in range(0, len(level), _CHUNK):
+            part = level[start : start + _CHUNK]
+            below = gc.get_referents(*part)
+            if below:
+                count += len(below) + 20  # the call has a price of its own
+                if count > most or not _DATA.issuperset(map(type, part)):
+                    return None, count
+                pending.append((depth + 1, below))
+    try:
+        return _hash(value), count
+    except _NotPlain:
+        return None, count
+
+
+class _Plain:
+    """A part of a walked value that is plain data. Its parent may turn out to be plain as well."""
+
+    __slots__ = ("_digest", "_extent", "value")
+
+    def __init__(self, value: Any, extent: tuple[int, int] | None = None, digest: bytes | None = None) -> None:
+        self.value = value
+        self._extent = extent
+        self._digest = digest
+
+    @property
+    def digest(self) -> bytes:
+        if self._digest is None:
+            self._digest = _hash(self.value)
+        return self._digest
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Its depth, and the number of elements in all its levels."""
+        if self._extent is None:
+            depth = count = 0
+            level = [self.value]
+            while level:
+                depth, count = depth + 1, count + sum(map(len, level))
+                level = [each for each in gc.get_referents(*level) if type(each) in _CONTAINERS and each]
+            self._extent = depth, count
+        return self._extent
+
+
+# --- everything else ------------------------------------------------------------------------------------------------
+
+
+class _Node:
+    """A value on the way of the walk, or one whose digest waits for a value that contains it."""
+
+    __slots__ = ("at", "found", "index", "low", "parts", "value")
+
+    def __init__(self, value: object, parts: Parts, index: int) -> None:
+        self.value = value
+        self.parts = parts
+        self.at = -1  # the part that is being visited
+        self.found: dict[int, bytes | _Plain | _Node] = {}  # what came of the parts that are no scalars
+        self.index = self.low = index  # Tarjan's numbers: where its cycle was entered
+
+
+def _digest_of_parts(parts: Parts, digests: dict[int, bytes]) -> bytes:
+    """Scalars stand for themselves, other parts are replaced by their digests; it says where."""
+    tag, children, _, unordered = parts
+    if unordered:
+        found = sorted(digests[at] if at in digests else _hash(child) for at, child in enumerate(children))
+        return _hash((tag, found), b"set")
+    items = list(children)
+    for at, found_digest in digests.items():
+        items[at] = found_digest
+    return _hash((tag, items, sorted(digests)), b"parts")
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self._memo: dict[int, bytes | _Plain | _Node] = {}
+        self._alive: list[object] = []  # an id in the memo is only good while its object lives
+        self._path: list[_Node] = []
+        self._waiting: list[_Node] = []
+        self._trials = 1 << 22  # how many elements may be looked at in vain to find plain data; every node adds some
+
+    def digest(self, value: object) -> bytes:
+        try:
+            outcome = self._visit(value)
+            while self._path:
+                node = self._path[-1]
+                if self._advance(node):
+                    outcome = self._visit(node.parts.children[node.at])
+                    if outcome is not None:
+                        node.found[node.at] = outcome
+                else:
+                    outcome = self._leave(self._path.pop())
+                    if self._path:
+                        parent = self._path[-1]
+                        parent.found[parent.at] = outcome
+        except FingerprintError as error:
+            where = "".join(node.parts.label(node.parts.children, node.at) for node in self._path)
+            raise FingerprintError(error.kind, where + error.path) from error.__cause__
+        assert outcome is not None and not isinstance(outcome, _Node)
+        return outcome if isinstance(outcome, bytes) else outcome.digest
+
+    def _advance(self, node: _Node) -> bool:
+        """Go to the next part that is no scalar."""
+        for at, child in enumerate(islice(node.parts.children, node.at + 1, None), node.at + 1):
+            if type(child) not in _SCALARS:
+                node.at = at
+                return True
+        return False
+
+    def _visit(self, value: Any) -> bytes | _Plain | _Node | None:
+        """What is known of the value, or None: then it is on the path now."""
+        kind = type(value)
+        if kind is Sealed:
+            return bytes(value)
+        known = self._memo.get(id(value))
+        if known is not None:
+            return known
+        self._alive.append(value)
+        plain = self._as_plain(value) if kind in _CONTAINERS else None
+        if plain is None and (kind is set or kind is frozenset) and not value:
+            plain = _Plain(value, (0, 0))
+        if plain is not None:
+            self._memo[id(value)] = plain
+            return plain
+        node = _Node(value, describe(value), len(self._alive))
+        self._memo[id(value)] = node
+        self._path.append(node)
+        return None
+
+    def _as_plain(self, value: Any) -> _Plain | None:
+        """An attempt to save the walk through plain data; where it fails, the walk finds out the same."""
+        if self._trials <= 0:
+            return None
+        found, looked = _hash_of_plain(value, self._trials)
+        if found is None:
+            self._trials -= looked + 50
+            return None
+        return _Plain(value, None, found)
+
+    def _leave(self, node: _Node) -> bytes | _Plain | _Node:
+        outcome: bytes | _Plain | _Node | None = _plain_of_plain(node) if type(node.value) in _CONTAINERS else None
+        if outcome is None:
+            outcome = self._close(node)
+        self._trials += 50
+        self._memo[id(node.value)] = outcome
+        return outcome
+
+    def _close(self, node: _Node) -> bytes | _Node:
+        """The digest; or the node itself, if it lies in a cycle that was entered above."""
+        inner = [found for found in node.found.values() if isinstance(found, _Node)]
+        if not inner:
+            return _digest_of_parts(node.parts, _known_digests(node))
+        node.low = min(node.low, min(found.low for found in inner))
+        self._waiting.append(node)
+        if node.low < node.index:
+            return node
+        cycle: list[_Node] = []
+        while self._waiting and self._waiting[-1].index >= node.index:
+            cycle.append(self._waiting.pop())
+        for member, found_digest in zip(cycle, _digests_of_cycle(cycle)):
+            self._memo[id(member.value)] = found_digest
+        return self._memo[id(node.value)]  # type: ignore[return-value]
+
+
+def _known_digests(node: _Node) -> dict[int, bytes]:
+    return {
+        at: found if isinstance(found, bytes) else found.digest
+        for at, found in node.found.items()
+        if not isinstance(found, _Node)
+    }
+
+
+def _plain_of_plain(node: _Node) -> _Plain | None:
+    """Plain data after all: nothing but plain parts, and within the limits."""
+    extents: list[tuple[int, int]] = []
+    for found in node.found.values():
+        if not isinstance(found, _Plain):
+            return None
+        extents.append(found.extent)
+    size = len(node.value)  # type: ignore[arg-type]
+    depth = 1 + max((depth for depth, _ in extents), default=0) if size else 0
+    below = sum(count for _, count in extents)
+    return _Plain(node.value, (depth, below + size)) if depth <= _DEEPEST and below <= _LARGEST else None
+
+
+def _digests_of_cycle(nodes: list[_Node]) -> Iterable[bytes]:
+    """Digests of values that contain each other: by what each sees, then by what it sees its parts see, and so on.
+
+    When another look tells no more of them apart, none ever will. All that was told apart, together with the
+    place in it, then stands for the value; so shared and copied parts, wherever the cycle is entered, are alike.
+    """
+    fixed = [_known_digests(node) for node in nodes]
+    inner = [[(at, id(found)) for at, found in node.found.items() if isinstance(found, _Node)] for node in nodes]
+    seen, told_apart = dict.fromkeys(map(id, nodes), b""), 0
+    while len(set(seen.values())) > told_apart:
+        told_apart = len(set(seen.values()))
+        seen = {
+            id(node): _digest_of_parts(node.parts, {**known, **{at: seen[other] for at, other in others}})
+            for node, known, others in zip(nodes, fixed, inner)
+        }
+    kinds = sorted(set(seen.values()))
+    return [_hash((kinds, seen[id(node)]), b"cycle") for node in nodes]
+
+
+# --- before the identity of code is known ---------------------------------------------------------------------------
+
+
+def _plain_function(function: types.FunctionType) -> object:
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return [function.__module__, function.__qualname__, _code(function.__code__), function.__defaults__, cells]
+
+
+def _code(code: types.CodeType) -> object:
+    constants = [_code(each) if isinstance(each, types.CodeType) else each for each in code.co_consts]
+    return [code.co_code, code.co_names, constants]
+
+
+def _plain_class(kind: type) -> object:
+    return [kind.__module__, kind.__qualname__]
+
+
+set_code_identity(_plain_function, _plain_class)

@@ -1,0 +1,385 @@
+"""All project code that a function can reach, each piece under a name.
+
+The walk knows two ways of reaching something. A *place* is a name in a module: `etl.clean`, `etl.LIMIT`. Functions read
+places by their names, so each place is described once, on its own, and refers to others by name only: mutual recursion
+ends there, and no answer depends on which function was asked first. What has no place of its own (a lambda in a dict, a
+closure) is described where it is found, with everything it holds; it may hold itself, so it is numbered as it is met.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..errors import FingerprintError
+from ..modules import is_project_file, is_project_module, name_of_namespace, project_folder
+from . import units, values
+from .classes import class_pieces
+from .reach import Reads, reads
+from .source import own
+from .tree import Import, hashed
+from .watch import Watch, containers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Space = dict[str, Any]
+Unit = TypeVar("Unit", FunctionType, type)
+
+_ABSENT = object()
+_builtin_names: Space = vars(builtins)
+_MODULE_NAMES = frozenset(
+    "__annotations__ __builtins__ __cached__ __doc__ __file__ __loader__ __name__ __package__ __path__ __spec__".split()
+)
+
+
+class _Active(threading.local):
+    """Who says, in this thread, what identifies the functions and classes met inside values."""
+
+    walk: Walk | Known | None = None
+
+
+active = _Active()
+
+
+@contextmanager
+def answering(walk: Walk | Known) -> Iterator[None]:
+    before, active.walk = active.walk, walk
+    try:
+        yield
+    finally:
+        active.walk = before
+
+
+class Known:
+    """The functions and classes that a finished walk met: for comparing values with themselves in the same process."""
+
+    def __init__(self) -> None:
+        self._met: dict[int, tuple[bytes, object]] = {}
+
+    def meet(self, unit: object) -> None:
+        self._met.setdefault(id(unit), (b"%d" % len(self._met), unit))
+
+    def function(self, function: FunctionType) -> bytes:
+        return self._met[id(function)][0] if id(function) in self._met else b"new"
+
+    def klass(self, klass: type) -> bytes:
+        return self._met[id(klass)][0] if id(klass) in self._met else b"new"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One named part of an identity, and what it is about."""
+
+    digest: bytes
+    about: object
+
+
+class Walk:
+    """One walk from one function or class."""
+
+    def __init__(self, root: object, deep: bool) -> None:
+        self.records: dict[str, Record] = {}
+        self.watch = Watch()
+        self.known = Known()
+        self.foreign: set[str] = set()
+        self._deep = deep
+        self._root = root
+        self._labels: dict[int, str] = {}
+        self._spaces: dict[str, Space] = {}
+        self._places: dict[tuple[int, str], Space] = {}
+        self._queue: list[tuple[Space, str]] = []
+        self._tokens: dict[int, tuple[bytes, object]] = {}
+        self._numbers: dict[int, int] | None = None
+        self._met = 0
+
+    def run(self) -> None:
+        """Fill `records` and `watch`."""
+        with answering(self):
+            units.describe_root(self, self._root)
+            while self._queue:
+                self._place(*self._queue.pop())
+        self.watch.seal()
+
+    def record(self, name: str, describe: Callable[[], bytes], about: object) -> None:
+        """Keep a part's digest; an error in making it names the part."""
+        try:
+            self.records[name] = Record(describe(), about)
+        except FingerprintError as error:
+            raise FingerprintError(error.kind, error.path, error.part or name) from error
+
+    # --- what values ask -------------------------------------------------------------------------------------------
+
+    def function(self, function: FunctionType) -> bytes:
+        self._met += 1
+        self.known.meet(function)
+        if function is self._root:
+            return hashed("itself")
+        if not is_project_file(function.__code__.co_filename):
+            return self._numbered(function, self._foreign_function)
+        return self._by_place(function) or self._numbered(function, self.function_token)
+
+    def klass(self, klass: type) -> bytes:
+        self._met += 1
+        self.known.meet(klass)
+        if klass is self._root:
+            return hashed("itself")
+        if not is_project_module(klass.__module__):
+            return self.foreigner("class", klass)
+        return self._by_place(klass) or self._numbered(klass, self.class_token)
+
+    def data(self, value: object) -> bytes:
+        """A value by its content."""
+        found, met = containers_of(value), self._met
+        if found is not None:
+            self.watch.containers(found)
+            return values.digest(value)
+        digest = again = values.digest(value)
+        if self._met != met:  # functions in it: from now on, they are compared as the objects that they are
+            with answering(self.known):
+                again = values.digest(value)
+        self.watch.value(value, again)
+        return digest
+
+    def describe(self, value: object) -> bytes:
+        """Whatever a name, a cell, a default or an attribute of a class holds."""
+        if type(value) is FunctionType:
+            return self.function(value)
+        return self.klass(value) if isinstance(value, type) else units.describe(self, value)
+
+    def foreigner(self, kind: str, named: Any) -> bytes:
+        """Code that is not the project's: its name counts."""
+        module = str(getattr(named, "__module__", None) or getattr(named, "__objclass__", type(named)).__module__)
+        self.foreign.add(module.partition(".")[0])
+        name = str(getattr(named, "__qualname__", None) or getattr(named, "__name__", type(named).__qualname__))
+        return hashed("foreign", kind, module, name, units.binary_of(module))
+
+    # --- functions and classes -------------------------------------------------------------------------------------
+
+    def function_token(self, function: FunctionType) -> bytes:
+        """All that a function is, but for the places it reads."""
+        pieces: list[bytes | str] = ["function", function.__name__, self.scan(function)]
+        if reads(function.__code__).chains:
+            pieces.append(self.label(function.__globals__))
+        for name, value in units.held(self.watch, function):
+            pieces += [name, b"" if value is units.EMPTY else self.describe(value)]
+        return hashed(*pieces)
+
+    def class_token(self, klass: type) -> bytes:
+        self.watch.klass(klass)
+        space = getattr(sys.modules.get(klass.__module__), "__dict__", {})
+        return hashed("class", self.label(space), klass.__qualname__, *class_pieces(self, klass))
+
+    def _foreign_function(self, function: FunctionType) -> bytes:
+        return hashed(self.foreigner("function", function), *units.carried(self, function))
+
+    def _numbered(self, unit: Unit, describe: Callable[[Unit], bytes]) -> bytes:
+        """What has no place: described in full where it is met first, from there on by its number."""
+        if self._numbers is not None:
+            if id(unit) in self._numbers:
+                return hashed("again", b"%d" % self._numbers[id(unit)])
+            self._numbers[id(unit)] = len(self._numbers)
+            return describe(unit)
+        if id(unit) not in self._tokens:
+            self._numbers = {id(unit): 0}
+            try:
+                self._tokens[id(unit)] = (describe(unit), unit)
+            finally:
+                self._numbers = None
+        return self._tokens[id(unit)][0]
+
+    def _by_place(self, unit: FunctionType | type) -> bytes | None:
+        """A reference to the unit's own place, if it has one."""
+        home = home_of(unit)
+        if home is None:
+            return None
+        if self._deep:
+            self.visit(home, unit.__qualname__)
+        return hashed("at", self.label(home), unit.__qualname__)
+
+    # --- places ----------------------------------------------------------------------------------------------------
+
+    def label(self, space: Space) -> str:
+        """The name of a namespace. Two of one name (scripts run by exec, say) are told apart by their order."""
+        known = self._labels.get(id(space))
+        if known is None:
+            name = known = name_of_namespace(space)
+            while known in self._spaces:
+                known = f"{name}#{len(self._spaces)}"
+            self._labels[id(space)], self._spaces[known] = known, space
+        return known
+
+    def visit(self, space: Space, name: str) -> None:
+        if (id(space), name) not in self._places:
+            self._places[id(space), name] = space
+            self._queue.append((space, name))
+
+    def _look(self, space: Space, name: str) -> Any:
+        first, *rest = name.split(".")
+        value = space.get(first, _ABSENT)
+        if value is _ABSENT:
+            self.watch.absence(space, first)
+            return _ABSENT
+        self.watch.name(space, first, value)
+        for word in rest:
+            value = vars(value).get(word, _ABSENT)
+        return value
+
+    def _place(self, space: Space, name: str) -> None:
+        value = self._look(space, name)
+        label = self.label(space)
+        bare = units.without_step(value)
+        if self._is_home(bare, space, name):
+            kind, describe = ("class", self.class_token) if isinstance(bare, type) else ("helper", self.function_token)
+            self.known.meet(bare)
+            shown = name if label == self.root_label else f"{label}.{name}"
+            self.record(f"{kind} `{shown}`", lambda: hashed(describe(bare), units.step_part(self, value)), bare)
+            return
+        part = f"global `{label}.{name}`"
+        if value is _ABSENT:
+            self.record(part, lambda: hashed("absent"), None)
+        else:
+            self.record(part, lambda: self._in_project(value, space) or self.describe(value), value)
+
+    def _is_home(self, unit: Any, space: Space, name: str) -> bool:
+        if unit is self._root or not (type(unit) is FunctionType or isinstance(unit, type)):
+            return False
+        return unit.__qualname__ == name and home_of(unit) is space
+
+    @property
+    def root_label(self) -> str:
+        root: Any = self._root
+        space = getattr(root, "__globals__", None) or getattr(sys.modules.get(root.__module__), "__dict__", {})
+        return self.label(space)
+
+    @staticmethod
+    def _in_project(value: object, space: Space) -> bytes | None:
+        """A path into the project's own folder: the folder may move."""
+        if not isinstance(value, (str, os.PathLike)) or not os.path.isabs(text := os.fspath(value)):
+            return None
+        folder = project_folder(space)
+        if folder is None or not isinstance(text, str) or not (text + os.sep).startswith(folder + os.sep):
+            return None
+        return hashed("in the project", type(value).__name__, text[len(folder) :])
+
+    # --- what a function reads -------------------------------------------------------------------------------------
+
+    def scan(self, function: FunctionType) -> bytes:
+        """Visit all places that the function reads; its own digest."""
+        self.watch.function(function)
+        code = function.__code__
+        known = own(code, function.__globals__)
+        if self._deep:
+            found = reads(code)
+            for chain in found.chains:
+                if known.names is None or _stands_in(chain[0], known.names):
+                    self._follow(function.__globals__, chain, chain[0] in found.maybe)
+            for wanted in known.imports:
+                self._import(wanted, function.__globals__, found)
+        return known.digest
+
+    def _follow(self, space: Space, chain: tuple[str, ...], maybe: bool) -> None:
+        name, rest = chain[0], chain[1:]
+        if name in _MODULE_NAMES:
+            return
+        value = space.get(name, _ABSENT)
+        if value is _ABSENT and (maybe or name in _builtin_names):
+            self.watch.absence(space, name)
+            value = _builtin_names.get(name)
+            if isinstance(value, FunctionType) and is_project_file(value.__code__.co_filename):
+                self.visit(_builtin_names, name)
+            return
+        self.visit(space, name)
+        while isinstance(value, ModuleType) and is_project_module(value.__name__):
+            space = vars(value)
+            if not rest:
+                self._whole(value)
+                return
+            name, rest = rest[0], rest[1:]
+            if name in _MODULE_NAMES:
+                return
+            self.visit(space, name if name in space or "__getattr__" not in space else "__getattr__")
+            value = space.get(name)
+        if type(value) is FunctionType and rest and rest[0] in value.__dict__ and rest[0][:2] != "__":
+            self._labels.setdefault(id(value.__dict__), f"{self.label(space)}.{name}")
+            self.visit(value.__dict__, rest[0])
+
+    def _whole(self, module: ModuleType) -> None:
+        """A module that is handed on as such: any of its names may be read."""
+        for name in list(vars(module)):
+            if not name.startswith("__"):
+                self.visit(vars(module), name)
+
+    def _import(self, wanted: Import, space: Space, found: Reads) -> None:
+        """An import in a body. The module is loaded if it is the project's: the body would do the same."""
+        package = space.get("__package__") or getattr(space.get("__spec__"), "parent", None) or ""
+        try:
+            name = importlib.util.resolve_name("." * wanted.level + wanted.module, str(package))
+        except ImportError:
+            return
+        if wanted.name is None:
+            for end in [i for i, letter in enumerate(name + ".") if letter == "."]:
+                self._imported(_load(name[:end]), wanted, found)
+            return
+        module = _load(name)
+        if module is None or not is_project_module(module.__name__):
+            self.foreign.add(name.partition(".")[0])
+        elif wanted.name in vars(module):
+            self.visit(vars(module), wanted.name)
+            self._imported(vars(module)[wanted.name], wanted, found)
+        else:
+            self._imported(_load(f"{name}.{wanted.name}"), wanted, found)
+
+    def _imported(self, module: object, wanted: Import, found: Reads) -> None:
+        if not isinstance(module, ModuleType) or not is_project_module(module.__name__):
+            if isinstance(module, ModuleType):
+                self.foreign.add(module.__name__.partition(".")[0])
+        elif wanted.escapes:
+            self._whole(module)
+        else:
+            for name in found.attributes.intersection(vars(module)) - _MODULE_NAMES:
+                if (id(vars(module)), name) not in self._places:
+                    self.visit(vars(module), name)
+                    self._imported(vars(module)[name], wanted, found)
+
+
+def home_of(unit: FunctionType | type) -> Space | None:
+    """The namespace in which the unit stands under its own name."""
+    if "<" in unit.__qualname__ or (isinstance(unit, FunctionType) and "." in unit.__qualname__):
+        return None  # methods are described in their classes
+    space = unit.__globals__ if isinstance(unit, FunctionType) else None
+    if space is None or space.get("__name__") != unit.__module__:
+        space = getattr(sys.modules.get(unit.__module__), "__dict__", None)
+    if space is None:
+        return None
+    first, *rest = unit.__qualname__.split(".")
+    value = space.get(first)
+    for word in rest:
+        value = vars(value).get(word) if isinstance(value, type) else None
+    return space if units.without_step(value) is unit else None
+
+
+def _stands_in(name: str, names: frozenset[str]) -> bool:
+    """Whether a global's name stands in a tree, where private names in a class are not yet mangled."""
+    return name in names or (name[0] == "_" and any(word[:2] == "__" and name.endswith(word) for word in names))
+
+
+def _load(name: str) -> ModuleType | None:
+    """The module of that name; only the project's are imported for it."""
+    if name in sys.modules:
+        return sys.modules[name]
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None or not is_project_file(spec.origin):
+            return None
+        return importlib.import_module(name)
+    except Exception:  # the body's import will meet it, and tell
+        return None

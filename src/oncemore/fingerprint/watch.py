@@ -1,0 +1,143 @@
+"""Whether anything that an identity was made of has changed since, told in a few microseconds."""
+
+from __future__ import annotations
+
+import enum
+import operator
+from collections.abc import Callable, Mapping
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+_code_of = operator.attrgetter("__code__")
+_defaults_of = operator.attrgetter("__defaults__")
+_mro_of = operator.attrgetter("__mro__")
+
+# Objects that are the same as long as they are the same object. Functions and classes are watched by themselves.
+_FIXED: frozenset[type] = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice}
+    | {FunctionType, BuiltinFunctionType, ModuleType}
+)
+_FIXED_BY_NAME = frozenset(
+    "datetime.date datetime.time datetime.datetime datetime.timedelta decimal.Decimal fractions.Fraction re.Pattern "
+    "uuid.UUID pathlib.PosixPath pathlib.PurePosixPath pathlib._local.PosixPath pathlib._local.PurePosixPath".split()
+)
+_FEW = 200
+
+
+def is_fixed(value: object, depth: int = 3) -> bool:
+    """Whether the value cannot change while it stays the same object."""
+    kind = type(value)
+    if kind in _FIXED or isinstance(value, (type, enum.Enum)):
+        return True
+    if kind is tuple or kind is frozenset:
+        items: Any = value
+        return depth > 0 and len(items) <= 100 and all(is_fixed(item, depth - 1) for item in items)
+    return f"{kind.__module__}.{kind.__qualname__}" in _FIXED_BY_NAME
+
+
+def containers_of(value: object, most: int = _FEW) -> list[Any] | None:
+    """The lists, dicts and sets that a small value consists of, if all else in it is fixed; None if not."""
+    found, pending = [], [value]
+    while pending:
+        each: Any = pending.pop()
+        kind = type(each)
+        if kind is dict or kind is list or kind is set or kind is tuple:
+            most -= len(each)
+            if most < 0:
+                return None
+            found.append(each)
+            pending.extend(each)
+            pending.extend(each.values() if kind is dict else ())
+        elif not is_fixed(each):
+            return None
+    return found
+
+
+class Watch:
+    """The objects that were seen, and where. It keeps them alive, so that an address stands for one object."""
+
+    def __init__(self) -> None:
+        self._spaces: dict[int, tuple[Mapping[str, Any], dict[str, Any], set[str]]] = {}
+        self._functions: list[FunctionType] = []
+        self._codes: list[CodeType] = []
+        self._defaults: list[object] = []
+        self._cells: list[tuple[CellType, object]] = []
+        self._mappings: list[tuple[Mapping[Any, Any], list[Any], list[Any], list[int]]] = []
+        self._classes: list[type] = []
+        self._mros: list[object] = []
+        self._lists: list[tuple[Any, list[Any], list[int]]] = []
+        self._values: list[tuple[object, bytes]] = []
+
+    def name(self, space: Mapping[str, Any], name: str, seen: object) -> None:
+        self._spaces.setdefault(id(space), (space, {}, set()))[1][name] = seen
+
+    def absence(self, space: Mapping[str, Any], name: str) -> None:
+        self._spaces.setdefault(id(space), (space, {}, set()))[2].add(name)
+
+    def function(self, function: FunctionType) -> None:
+        self._functions.append(function)
+        self._codes.append(function.__code__)
+        self._defaults.append(function.__defaults__)
+        if function.__kwdefaults__:
+            self.mapping(function.__kwdefaults__)
+
+    def cell(self, cell: CellType, seen: object) -> None:
+        self._cells.append((cell, seen))
+
+    def mapping(self, mapping: Mapping[Any, Any]) -> None:
+        values = list(mapping.values())
+        self._mappings.append((mapping, list(mapping), values, list(map(id, values))))
+
+    def klass(self, klass: type) -> None:
+        self._classes.append(klass)
+        self._mros.append(klass.__mro__)
+        self.mapping(klass.__dict__)
+
+    def containers(self, found: list[Any]) -> None:
+        for each in found:
+            if isinstance(each, dict):
+                self.mapping(each)
+            else:
+                items = list(each)
+                self._lists.append((each, items, list(map(id, items))))
+
+    def value(self, value: object, digest: bytes) -> None:
+        self._values.append((value, digest))
+
+    def seal(self) -> None:
+        """Bring what was seen into the form in which it is compared fastest: long lists, compared in C."""
+        self._names = []
+        for space, seen, _ in self._spaces.values():
+            if seen:
+                names = [*seen, next(iter(seen))]  # one name alone would not give a tuple
+                self._names.append((space, operator.itemgetter(*names), [id(seen[name]) for name in names]))
+        self._absences = [(space, absent) for space, _, absent in self._spaces.values() if absent]
+        self._default_ids = list(map(id, self._defaults))
+
+    def unchanged(self, digest: Callable[[object], bytes]) -> bool:
+        """Whether every look-up still gives what it gave; `digest` tells for values that can change inside."""
+        try:
+            for space, get, ids in self._names:
+                if list(map(id, get(space))) != ids:
+                    return False
+            for cell, seen in self._cells:
+                if cell.cell_contents is not seen:
+                    return False
+        except (KeyError, ValueError):  # a name, or a cell's content, is gone
+            return False
+        if list(map(_code_of, self._functions)) != self._codes:
+            return False
+        if list(map(id, map(_defaults_of, self._functions))) != self._default_ids:
+            return False
+        for space, absent in self._absences:
+            if not space.keys().isdisjoint(absent):
+                return False
+        for mapping, keys, _, ids in self._mappings:
+            if list(map(id, mapping.values())) != ids or list(mapping) != keys:
+                return False
+        for items, _, ids in self._lists:
+            if list(map(id, items)) != ids:
+                return False
+        if self._classes and list(map(_mro_of, self._classes)) != self._mros:
+            return False
+        return all(digest(value) == seen for value, seen in self._values)

@@ -1,0 +1,49 @@
+"""Effects that must happen once: what is about to happen is written down before it happens.
+
+A step with `effect="once"` leaves an intent before its body starts; the checkpoint's transaction removes it. An intent
+without a checkpoint means that the process died in between: nobody can know whether the effect took place, so the run stops
+and asks. `resolve` answers: it did not, run it; or it did, and this was the result.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from .checkpoints import Checkpoints, Node
+from .codec import Decoded
+from .errors import UnknownOutcome, UsageError
+
+_MISSING = object()
+
+
+def begin(checkpoints: Checkpoints, node: Node) -> Decoded | None:
+    """Leave the intent, or find what `resolve` said about an earlier one. UnknownOutcome if nothing was said."""
+    key = checkpoints.intent_key(node.idempotency_key)
+    found = checkpoints.read(key)
+    if found is None:
+        meta = {"step": node.step, "node": node.id, "time": time.time()}
+        checkpoints.put(key, None, meta)
+        return None
+    if found.meta.get("settled"):
+        return found
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.meta["time"]))
+    raise UnknownOutcome(node.id, node.idempotency_key, when)
+
+
+def withdraw(checkpoints: Checkpoints, node: Node) -> None:
+    """The body raised by itself: it says that the effect did not take place."""
+    checkpoints.remove(checkpoints.intent_key(node.idempotency_key))
+
+
+def resolve(checkpoints: Checkpoints, which: str, happened: bool, result: Any) -> None:
+    """Answer for the intent with that idempotency key or node id."""
+    for key, found in checkpoints.intents():
+        if found.meta.get("settled") or which not in (key.rpartition("/")[2], found.meta["node"]):
+            continue
+        if happened:
+            checkpoints.put(key, result, {**found.meta, "settled": True})
+        else:
+            checkpoints.remove(key)
+        return
+    raise UsageError(f"this run has no unknown outcome called {which!r}; UnknownOutcome names them by node and key")

@@ -1,0 +1,273 @@
+"""The database of a disk store: diskcache's tables, with connections that survive what processes do.
+
+Connections belong to threads. SQLite forbids carrying one across a fork: the child would take its parent's locks for
+its own, and whoever closes last would delete the journal under the other's feet. So all are closed before a fork, and
+reopen by themselves on both sides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from urllib.parse import quote
+from weakref import WeakSet
+
+import diskcache
+from diskcache.core import DBNAME
+
+from ..errors import StoreDamaged, StoreError, UsageError, warn
+from .creation import FORMAT, create
+from .filesystem import describe
+from .locks import LockFile
+from .values import INLINE, BytesDisk
+
+TIMEOUT = 60.0  # seconds that a writer waits for the others
+_MOMENT = 0.05  # seconds
+
+_MODES = ("mode=rw", "mode=ro", "immutable=1")  # the last ignores the journal, and needs no file to be made
+_LOCKED = "database is locked"
+_READ_ONLY = "put the store on a disk that can be written"
+_REMEDIES = {
+    _LOCKED: "another process has been writing for too long: see which, or try again",
+    "database or disk is full": "the disk is full: free some space",
+    "attempt to write a readonly database": f"it is read-only: {_READ_ONLY}",
+    "disk I/O error": "the disk may be full, over quota or failing: see df, quota and the system log",
+    "unable to open database file": "it is missing, or permission or disk space is: see the directory",
+}
+_DAMAGE = ("malformed", "not a database", "no such table", "no such column", "unsupported file format")
+
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+class Session:
+    """One thread's connection, locked while in use so that a fork or `close` in another thread waits for it."""
+
+    __slots__ = ("__weakref__", "connection", "identity", "lock")
+
+    def __init__(self, connection: sqlite3.Connection, identity: tuple[int, int]) -> None:
+        self.connection: sqlite3.Connection | None = connection
+        self.identity = identity  # of the file behind it, to notice when another takes its place
+        self.lock = threading.RLock()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Database(diskcache.Cache):
+    """The tables of the store in `directory`."""
+
+    # What diskcache would read from its settings; here they are not for a file to say.
+    eviction_policy = "none"
+    cull_limit = 0
+    statistics = 0
+    _txn_id = None
+
+    def __init__(self, directory: str, locks: LockFile, *, durable: bool) -> None:
+        # Not super().__init__: that rewrites every setting at each opening, and fails where nothing can be written.
+        self._directory = directory
+        self.path = os.path.join(directory, DBNAME)
+        self._locks = locks
+        self._durable = durable
+        self.values = self._disk = BytesDisk(directory, min_file_size=INLINE)
+        self.values.fsync = durable
+        self._local = threading.local()
+        self._sessions: WeakSet[Session] = WeakSet()
+        self._mode = _MODES[0]
+        self._looked = 0.0  # when the file was last seen at its place
+        self._refusal: StoreError | None = None  # why nothing can be written, if so
+        with _gate:
+            _databases.add(self)
+        self.renew()
+
+    def renew(self) -> None:
+        """Open the store that is at this place now, or make it: it may have been deleted, or have become writable."""
+        with opening:
+            self.close()
+            try:
+                if not os.path.lexists(self.path):
+                    with _gate:  # no fork while diskcache has it open
+                        create(self._directory, self._locks, durable=self._durable)
+                empty = not os.path.getsize(self.path)
+            except (StoreDamaged, StoreError):
+                raise
+            except OSError as error:
+                raise describe(error, "open", self._directory) from error
+            except sqlite3.Error as error:
+                raise self.explained(error, "create") from error
+            if empty:
+                raise self._destroyed("it is empty")
+            self._attach()
+
+    def require_writable(self) -> None:
+        """Raise unless the database can be written; open it anew if another has taken its place."""
+        now = time.monotonic()
+        # Looked at before a commit unless that was a moment ago: it costs as much as a small read.
+        if now - self._looked > _MOMENT or self._refusal is not None:
+            self._looked = now
+            if self._refusal is not None or not self.present():
+                self.renew()
+            if self._refusal is not None:
+                raise StoreError(str(self._refusal))
+
+    def present(self) -> bool:
+        """Whether the database that this thread knows is still at its place."""
+        return self._session().identity == _identity(self.path)
+
+    def use(
+        self,
+        doing: str,
+        work: Callable[Concatenate[sqlite3.Connection, Given], Result],
+        *given: Given.args,
+        **named: Given.kwargs,
+    ) -> Result:
+        """Call `work` with this thread's connection, for a few statements; what goes wrong is explained."""
+        try:
+            while True:
+                session = self._session()
+                with session.lock:
+                    if session.connection is not None:  # else a fork came between
+                        return work(session.connection, *given, **named)
+        except (sqlite3.Error, UnicodeEncodeError) as error:
+            raise self.explained(error, doing) from error
+
+    def explained(self, error: Exception, doing: str) -> StoreError | UsageError:
+        """A driver's error as ours."""
+        cause = str(error)
+        if isinstance(error, UnicodeEncodeError):
+            return UsageError(f"the key {error.object!r} is not valid text")
+        if type(error) is sqlite3.DatabaseError or any(sign in cause for sign in _DAMAGE):
+            return self._destroyed(cause)
+        remedy = _REMEDIES.get(cause, "see whether the disk is in order")
+        return StoreError(f"could not {doing} the store {self._directory}: {cause} ({remedy})")
+
+    def close(self) -> None:
+        """Close the connections of all threads; each opens again when needed."""
+        for session in list(self._sessions):
+            with session.lock:
+                session.close()
+
+    @property
+    def _con(self) -> sqlite3.Connection:
+        connection = self._session().connection
+        assert connection is not None
+        return connection
+
+    def _session(self) -> Session:
+        session: Session | None = getattr(self._local, "session", None)
+        if session is None or session.connection is None:
+            with _gate:  # a fork waits until the new connection is known
+                session = self._local.session = self._connect()
+                self._sessions.add(session)
+        return session
+
+    def _connect(self) -> Session:
+        identity = _identity(self.path)
+        # As a URI, and never `mode=rwc`: a missing file must not come back as an empty one.
+        uri = f"file:{quote(os.fsencode(self.path))}?{self._mode}"
+        synchronous = "FULL" if self._durable else "NORMAL"
+        try:
+            connection = sqlite3.connect(uri, uri=True, timeout=TIMEOUT, isolation_level=None, check_same_thread=False)
+            session = Session(connection, identity)
+            for pragma in (f"synchronous={synchronous}", "cache_size=8192", "mmap_size=0", "trusted_schema=OFF"):
+                connection.execute(f"PRAGMA {pragma}")
+        except sqlite3.Error as error:
+            raise self.explained(error, "open") from error
+        return session
+
+    def _attach(self) -> None:
+        problem = self._unwritable()
+        for self._mode in _MODES[1:] if problem else _MODES:
+            try:
+                self._check_format()
+                break
+            except StoreDamaged:
+                raise
+            except StoreError as error:
+                self.close()
+                # A full disk has no room for the journal's index, yet what was stored before can be read.
+                problem = problem or error
+                if _LOCKED in str(error):
+                    raise
+        else:
+            assert problem is not None
+            raise problem
+        self._refusal = problem
+        if self._mode == "immutable=1" and _size(self.path + "-wal"):
+            warn(f"the store {self._directory} cannot be written, nor its journal read: its last entries are not seen")
+
+    def _unwritable(self) -> StoreError | None:
+        for path in (self._directory, self.path):
+            if not os.access(path, os.W_OK):
+                return StoreError(f"could not write to the store {self._directory}: {path} is read-only ({_READ_ONLY})")
+        return None
+
+    def _check_format(self) -> None:
+        rows = self.use("open", fetch, "SELECT value FROM Settings WHERE key = 'oncemore_format'")
+        if not rows:
+            raise StoreError(f"{self.path} was made by another program: name a directory of its own for the store")
+        ((found,),) = rows
+        if found != FORMAT:
+            raise StoreError(
+                f"the store {self._directory} was made by a newer oncemore (format {found}; this one knows {FORMAT}): "
+                f"upgrade oncemore, or name another directory"
+            )
+
+    def _destroyed(self, cause: str) -> StoreDamaged:
+        return StoreDamaged(
+            f"the database of a store is destroyed: {self.path}: {cause}. Put back a copy of the directory, or move "
+            f"{self._directory} aside: the next run starts fresh"
+        )
+
+
+def fetch(connection: sqlite3.Connection, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    """All rows of a query: a statement left open would keep its thread from committing."""
+    return connection.execute(query, parameters).fetchall()
+
+
+def _identity(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+_databases: WeakSet[Database] = WeakSet()
+opening = threading.RLock()  # held while a store is opened or made
+_gate = threading.RLock()  # held while a connection is opened; taken after `opening`, never before
+
+
+def _before_fork() -> None:
+    opening.acquire()
+    _gate.acquire()
+    for database in list(_databases):
+        database.close()
+
+
+def _after_fork() -> None:
+    _gate.release()
+    opening.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -1,0 +1,35 @@
+"""What the stores agree on about keys: their order is that of their characters, and a log is a range of keys."""
+
+from __future__ import annotations
+
+import re
+
+DIGITS = 16  # of the number that ends a log entry's key
+_ENTRY = re.compile(r"[0-9a-f]{16}")
+
+
+def above_prefix(prefix: str) -> str | None:
+    """The smallest text above every key that starts with `prefix`; None where there is none."""
+    stem = prefix.rstrip("\U0010ffff")
+    if not stem:
+        return None
+    following = ord(stem[-1]) + 1
+    if following == 0xD800:  # surrogates are no characters
+        following = 0xE000
+    return stem[:-1] + chr(following)
+
+
+def first_key(prefix: str, after: str) -> str:
+    """The smallest key that starts with `prefix` and is greater than `after`."""
+    return max(prefix, after + "\0") if after else prefix
+
+
+def log_key(log: str, number: int) -> str:
+    """The key of a log's entry."""
+    return f"{log}{number:016x}"
+
+
+def log_number(log: str, key: str) -> int | None:
+    """Which entry of `log` this key is, or None when it is none."""
+    digits = key[len(log) :]
+    return int(digits, 16) if _ENTRY.fullmatch(digits) else None

@@ -1,0 +1,176 @@
+"""A store that lives as long as its process: for tests and throwaway runs."""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from urllib.parse import quote, unquote
+
+from ..errors import UsageError
+from . import Bytes, Frames, Hold, Store, open_store
+from .keys import DIGITS, above_prefix, first_key, log_key, log_number
+
+_LARGE = 1 << 15  # from here on the caller gets a buffer of its own, as from other stores
+_PAGE = 500
+
+
+class _Contents:
+    """What all stores of one name share."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.keys: list[str] = []  # sorted
+        self.held: set[str] = set()
+
+
+_named: dict[str, _Contents] = {}
+_lock = threading.RLock()  # one for all: it is held for moments, and a fork can wait for it
+
+
+class MemoryStore:
+    """Keeps bytes under keys; stores of one name in one process share them. Another process has its own."""
+
+    shared_between_processes = False
+
+    def __init__(self, name: str = "") -> None:
+        self._name = name
+        with _lock:
+            self._contents = _named.setdefault(name, _Contents())
+
+    @property
+    def url(self) -> str:
+        """What `open_store` takes to get this store again in this process."""
+        return f"memory://{quote(self._name, safe='')}"
+
+    def get(self, key: str) -> Bytes | None:
+        """The bytes under `key`, or None. A large entry comes as a writable buffer that the caller owns."""
+        with _lock:
+            return _given(self._contents.values.get(key))
+
+    def scan(
+        self, prefix: str, *, after: str = "", limit: int | None = None, most: int | None = None
+    ) -> Iterator[tuple[str, Bytes | None]]:
+        """The entries whose keys start with `prefix`, in key order; see `Store.scan`."""
+        start, end = first_key(prefix, after), above_prefix(prefix)
+        remaining = limit
+        while remaining is None or remaining > 0:
+            size = _PAGE if remaining is None else min(_PAGE, remaining)
+            with _lock:
+                keys, values = self._contents.keys, self._contents.values
+                low = bisect_left(keys, start)
+                high = len(keys) if end is None else bisect_left(keys, end)
+                page = [(key, values[key]) for key in keys[low : min(high, low + size)]]
+            for key, value in page:
+                yield key, None if most is not None and len(value) > most else _given(value)
+            if len(page) < size:
+                return
+            start = page[-1][0] + "\0"
+            remaining = None if remaining is None else remaining - size
+
+    def commit(
+        self,
+        *,
+        put: Mapping[str, Frames] = {},
+        append: Mapping[str, Sequence[Bytes]] = {},
+        delete: Collection[str] = (),
+        expect: Mapping[str, Bytes | None] = {},
+    ) -> bool:
+        """Apply all of it, or nothing; see `Store.commit`."""
+        # All that can fail comes first.
+        puts = {_text(key): b"".join(frames) for key, frames in put.items()}
+        appends = {_text(log): [b"".join((entry,)) for entry in entries] for log, entries in append.items()}
+        wanted = {key: None if value is None else b"".join((value,)) for key, value in expect.items()}
+        gone = set(delete)
+        with _lock:
+            if any(self._contents.values.get(key) != value for key, value in wanted.items()):
+                return False
+            for log, entries in appends.items():
+                for number, entry in enumerate(entries, self._last_number(log) + 1):
+                    self._put(log_key(log, number), entry)
+            for key, value in puts.items():
+                self._put(key, value)
+            self._delete(gone)
+        return True
+
+    def hold(self, key: str) -> Hold | None:
+        """Hold `key` in this process, or None while it is held."""
+        with _lock:
+            if key in self._contents.held:
+                return None
+            self._contents.held.add(key)
+            return _MemoryHold(self._contents.held, key)
+
+    def close(self) -> None:
+        """Nothing to let go of: what is stored stays until the process ends."""
+
+    def __reduce__(self) -> tuple[Callable[[str], Store], tuple[str]]:
+        return open_store, (self.url,)
+
+    def __repr__(self) -> str:
+        return f"<MemoryStore {self.url}>"
+
+    def _put(self, key: str, value: bytes) -> None:
+        if key not in self._contents.values:
+            insort(self._contents.keys, key)
+        self._contents.values[key] = value
+
+    def _delete(self, keys: set[str]) -> None:
+        contents = self._contents
+        found = keys & contents.values.keys()
+        if found:
+            contents.keys = [key for key in contents.keys if key not in found]
+            for key in found:
+                del contents.values[key]
+
+    def _last_number(self, log: str) -> int:
+        keys = self._contents.keys
+        position = bisect_left(keys, log + "f" * DIGITS + "\0")
+        while position and keys[position - 1] >= log + "0" * DIGITS:
+            position -= 1
+            number = log_number(log, keys[position])
+            if number is not None:
+                return number
+        return 0
+
+
+class _MemoryHold:
+    def __init__(self, held: set[str], key: str) -> None:
+        self._held: set[str] | None = held
+        self._key = key
+
+    def release(self) -> None:
+        with _lock:
+            held, self._held = self._held, None
+            if held is not None:
+                held.discard(self._key)
+
+
+def open_url(url: str) -> MemoryStore:
+    """The store at a `memory:` URL."""
+    name, mark, _ = url.partition(":")[2].removeprefix("//").partition("?")
+    if mark:
+        raise UsageError(f"{url!r}: memory stores have no options")
+    return MemoryStore(unquote(name))
+
+
+def _given(value: bytes | None) -> Bytes | None:
+    return value if value is None or len(value) < _LARGE else memoryview(bytearray(value))
+
+
+def _text(key: str) -> str:
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"the key {key!r} is not valid text") from None
+    return key
+
+
+def _in_child() -> None:
+    for contents in _named.values():
+        contents.held = set()  # what the parent holds is not held here
+    _lock.release()
+
+
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_in_child)

@@ -1,0 +1,172 @@
+"""How a disk store keeps a value: small ones in the row, large ones in a file of their own.
+
+This is diskcache's `Disk` with everything taken out that could run or reach something: keys are text, values are bytes,
+nothing is ever unpickled, and a row can only name a file that this module could have made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import re
+import stat
+from collections.abc import Sequence
+from typing import cast
+
+import diskcache
+from diskcache.core import MODE_BINARY, MODE_RAW
+
+from ..errors import IntegrityError
+from . import Bytes, Frames
+from .filesystem import describe
+
+INLINE = 1 << 15  # values below this size live in their row
+_MAPPED = 1 << 20  # from this size on, fresh huge pages are faster than the zeroed memory of a bytearray
+_NOT_A_FILE = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO)
+_NAME = re.compile(r"[0-9a-f]{2}/[0-9a-f]{30}\.val")
+
+Row = tuple[int, int, "str | None", "bytes | None"]  # the columns size, mode, filename, value
+
+
+class BytesDisk(diskcache.Disk):
+    """Bytes in rows and files."""
+
+    fsync = False
+
+    def put(self, key: object) -> tuple[str, bool]:
+        """The columns key and raw."""
+        if not isinstance(key, str):
+            raise TypeError(f"the key of an entry is text, not {type(key).__name__}")
+        return key, True
+
+    def get(self, key: object, raw: bool) -> str:
+        """The key again."""
+        if not raw or not isinstance(key, str):
+            raise IntegrityError(f"a row with a key that is not text was planted in {self._directory}")
+        return key
+
+    def store(self, value: Bytes | Frames, read: bool = False, key: object = None) -> Row:
+        """The columns for a value; its file, if it has one, is complete."""
+        frames = cast(Frames, (value,) if isinstance(value, (bytes, bytearray, memoryview)) else value)
+        first = frames[0] if len(frames) == 1 else None
+        size = len(first) if type(first) is bytes else sum(memoryview(frame).nbytes for frame in frames)
+        if size < self.min_file_size:
+            return 0, MODE_RAW, None, first if type(first) is bytes else b"".join(frames)
+        filename, path = self.filename()
+        try:
+            self._write_frames(path, frames)
+        except BaseException:
+            self.remove(filename)
+            raise
+        return size, MODE_BINARY, filename, None
+
+    def fetch(
+        self, mode: int, filename: str | None, value: object, read: bool = False, *, size: int = -1, key: str = ""
+    ) -> Bytes:
+        """The value behind these columns, which anyone may have altered. `FileNotFoundError`: its file is gone."""
+        if mode == MODE_RAW and filename is None and type(value) is bytes:
+            return value
+        if mode != MODE_BINARY or value is not None or not self.owns(filename):
+            raise self.damaged(key, f"its row was altered (mode {mode}, file {filename!r})")
+        try:
+            return self._read_file(cast(str, filename), size, key)
+        except (FileNotFoundError, IntegrityError):
+            raise
+        except OSError as error:
+            if error.errno in _NOT_A_FILE:
+                raise self.damaged(key, f"something else is in the place of its file {filename}") from error
+            raise describe(error, f"read {filename} of", self._directory) from error
+
+    def damaged(self, key: str, what: str) -> IntegrityError:
+        """The error that names an entry and what is wrong with it."""
+        return IntegrityError(f"the entry {key!r} of the store {self._directory} is damaged: {what}")
+
+    def owns(self, filename: object) -> bool:
+        """Whether a file name is one that `filename` makes: nothing outside the directory, nothing else inside it."""
+        return isinstance(filename, str) and _NAME.fullmatch(filename) is not None
+
+    def filename(self, key: object = None, value: object = None) -> tuple[str, str]:
+        """A fresh name, relative and absolute. One level of 256 folders, which stay: removing them would race."""
+        digits = os.urandom(16).hex()
+        name = f"{digits[:2]}/{digits[2:]}.val"
+        return name, os.path.join(self._directory, name)
+
+    def remove(self, file_path: str) -> None:
+        """Remove a value file. One that is gone, or that is not ours, is left alone."""
+        if self.owns(file_path):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(self._directory, file_path))
+
+    def complete(self, row: Row) -> bool:
+        """Whether the file that a row names, if any, is there in full."""
+        size, _, filename, _ = row
+        if filename is None:
+            return True
+        try:
+            return self.owns(filename) and os.lstat(os.path.join(self._directory, filename)).st_size == size
+        except OSError:
+            return False
+
+    def _write_frames(self, path: str, frames: Sequence[Bytes]) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        folder = os.path.dirname(path)
+        try:
+            descriptor = os.open(path, flags, 0o600)
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+            descriptor = os.open(path, flags, 0o600)
+            if self.fsync:
+                sync_directory(self._directory)
+        with open(descriptor, "wb") as file:
+            for frame in frames:
+                file.write(frame)  # a large frame goes past the buffer: it is not copied
+            if self.fsync:
+                file.flush()
+                os.fsync(descriptor)
+        if self.fsync:
+            sync_directory(folder)
+
+    def _read_file(self, filename: str, size: int, key: str) -> memoryview:
+        # A link, a pipe or a device in the file's place is neither followed nor waited for.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(os.path.join(self._directory, filename), flags)
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+                raise self.damaged(key, f"its file {filename} has {found.st_size} bytes instead of {size}")
+            buffer = _allocate(size)
+            filled = 0
+            while filled < size:
+                count = os.readv(descriptor, [buffer[filled:]])
+                if not count:
+                    raise self.damaged(key, f"its file {filename} was cut short while it was read")
+                filled += count
+            return buffer
+        finally:
+            os.close(descriptor)
+
+
+def _allocate(size: int) -> memoryview:
+    if size < _MAPPED:
+        return memoryview(bytearray(size))
+    # Private: memory that a forked child would share with its parent is not the caller's own.
+    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            block.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(block)
+
+
+def sync_directory(path: str) -> None:
+    """Make the names in a directory survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system without it
+            raise
+    finally:
+        os.close(descriptor)

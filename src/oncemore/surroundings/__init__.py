@@ -1,0 +1,122 @@
+"""Surroundings: what a step can read or change besides its arguments and result.
+
+Each kind is one small module that follows `Surrounding`: it notes what is there before a step, says after it what the step
+changed (an effect, or None), and applies an effect again when the step is skipped. Effects are pickled together with
+the result, so what they share stays shared. All of this costs only when a step runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import UsageError
+from .objects import Roots
+
+
+@dataclass
+class Moment:
+    """One call of a step, as its surroundings see it.
+
+    `digests` are the content digests of those arguments that have one already; `options` are the step's. `reads` fills
+    while the step runs: the state keys that it read, with the digests of what it read; so does `sets`, the keys that it set itself.
+    """
+
+    step: str
+    run: Any
+    arguments: Mapping[str, Any]
+    digests: Mapping[str, bytes]
+    options: Mapping[str, Any]
+    roots: Roots = field(init=False)
+    reads: dict[str, str] = field(default_factory=dict[str, str])
+    sets: set[str] = field(default_factory=set[str])
+
+    def __post_init__(self) -> None:
+        self.roots = Roots(self._root)
+
+    def _root(self, kind: str, name: str) -> Any:
+        return self.arguments[name] if kind == "argument" else self.run.state.bare(name)
+
+
+class Surrounding:
+    """One kind of surrounding. Subclass it and give it to `register_surrounding`.
+
+    >>> from oncemore import Surrounding
+    >>> class Locale(Surrounding):
+    ...     name = "locale"
+    ...     def before(self, moment):
+    ...         import locale
+    ...         return locale.setlocale(locale.LC_ALL)
+    ...     def after(self, moment, note):
+    ...         now = self.before(moment)
+    ...         return None if now == note else now
+    ...     def restore(self, moment, effect):
+    ...         import locale
+    ...         locale.setlocale(locale.LC_ALL, effect)
+    """
+
+    name: str = ""
+    per_item: bool = False  # in a generator: look around each item, not once around all
+
+    def before(self, moment: Moment) -> Any:
+        """Note what is there before the step runs."""
+        raise NotImplementedError
+
+    def after(self, moment: Moment, note: Any) -> Any:
+        """What the step changed since `note`, in a form that can be pickled; None if nothing."""
+        raise NotImplementedError
+
+    def restore(self, moment: Moment, effect: Any) -> None:
+        """Make the change again: the step is being skipped."""
+        raise NotImplementedError
+
+    def failed(self, moment: Moment, note: Any) -> None:
+        """The step raised. Nothing to do for most kinds."""
+
+
+class Scene:
+    """All surroundings of one call that runs."""
+
+    def __init__(self, moment: Moment, *, per_item: bool | None = None) -> None:
+        self.moment = moment
+        chosen = [kind for kind in kinds() if per_item is None or kind.per_item is per_item]
+        self._notes = [(kind, kind.before(moment)) for kind in chosen]
+
+    def effects(self) -> dict[str, Any]:
+        """What the step changed, by kind."""
+        found = {kind.name: kind.after(self.moment, note) for kind, note in self._notes}
+        return {name: effect for name, effect in found.items() if effect is not None}
+
+    def failed(self) -> None:
+        """The step raised."""
+        for kind, note in reversed(self._notes):
+            kind.failed(self.moment, note)
+
+
+def restore(moment: Moment, effects: Mapping[str, Any]) -> None:
+    """Apply a skipped step's effects again."""
+    for kind in kinds():
+        if kind.name in effects:
+            kind.restore(moment, effects[kind.name])
+
+
+_kinds: dict[str, Surrounding] = {}
+
+
+def register_surrounding(kind: Surrounding) -> None:
+    """Make a kind of surrounding count for all steps of this process; the same name replaces an earlier one."""
+    if not kind.name:
+        raise UsageError(f"{kind!r} has no name; effects are kept under it")
+    kinds()
+    _kinds[kind.name] = kind
+
+
+def kinds() -> Iterable[Surrounding]:
+    """The kinds that count, ours first."""
+    if not _kinds:
+        from . import arguments, process, rng, state
+
+        for kind in (arguments.Arguments(), state.StateKind(), rng.Generators(), process.Process()):
+            _kinds[kind.name] = kind
+    return tuple(_kinds.values())

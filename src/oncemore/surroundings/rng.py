@@ -1,0 +1,51 @@
+"""Random generators: those of `random`, of numpy and of torch, as far as they are loaded.
+
+A step that drew numbers leaves their states after it, so that later steps draw what they would have drawn.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from . import Moment, Surrounding
+
+
+class Generators(Surrounding):
+    name = "random"
+    per_item = True
+
+    def before(self, moment: Moment | None) -> dict[str, Any]:
+        return {name: take() for name, (take, _) in _generators().items()}
+
+    def after(self, moment: Moment, note: dict[str, Any]) -> dict[str, Any] | None:
+        now = self.before(moment)
+        # a library that was loaded by the step itself counts as changed: its generator is where the step left it
+        return {name: state for name, state in now.items() if not _same(state, note.get(name))} or None
+
+    def restore(self, moment: Moment | None, effect: dict[str, Any]) -> None:
+        for name, state in effect.items():
+            if name in ("numpy", "torch"):
+                __import__(name)
+            _generators()[name][1](state)
+
+
+def _generators() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
+    """How to take and to set the state of each generator."""
+    found: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {"random": (random.getstate, random.setstate)}
+    # the submodule: a half-imported numpy has no generator yet
+    numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
+    if numpy is not None:
+        found["numpy"] = numpy.get_state, numpy.set_state
+    if torch is not None and hasattr(torch, "get_rng_state"):
+        found["torch"] = torch.get_rng_state, torch.set_rng_state
+    return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    equal = one == other
+    return bool(equal.all()) if hasattr(equal, "all") else bool(equal)

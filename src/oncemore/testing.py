@@ -1,0 +1,400 @@
+"""The conformance suite for stores: a store passes it by naming itself.
+
+    from oncemore.testing import StoreContract
+
+    class TestMyStore(StoreContract):
+        def make_store(self, tmp_path):
+            return MyStore(...)
+
+`make_store` is called with pytest's `tmp_path`; two calls with the same one open the same store twice. A store whose
+content no other process can see says so with the class attribute `shared_between_processes = False`.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from .errors import UsageError
+from .stores import Store, open_store
+
+_CHILD = "import pickle, sys; work, *given = pickle.load(sys.stdin.buffer); work(*given)"
+ODD_KEYS = ("%", "_", "a%b", "a_b", "a\\", "é", "ü/ü", "😀", "\ud7ff", "\ue000", "\U0010ffff", "a\0b", "a b", "'")  # fmt: skip
+
+
+class StoreContract:
+    """Tests of the promises in `oncemore.stores.Store`. Subclass it and give `make_store`."""
+
+    def make_store(self, tmp_path: Path) -> Store:
+        """A store that belongs to this test."""
+        raise NotImplementedError
+
+    def test_it_is_a_store(self, tmp_path: Path) -> None:
+        assert isinstance(self.make_store(tmp_path), Store)
+
+    def test_a_missing_key_is_none(self, tmp_path: Path) -> None:
+        assert self.make_store(tmp_path).get("nothing") is None
+
+    def test_what_is_put_comes_back(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        assert store.commit(put={"a": [b"one"], "b": [b"t", b"w", b"o"], "empty": [b""], "none": []})
+        assert [bytes_of(store, key) for key in ("a", "b", "empty", "none")] == [b"one", b"two", b"", b""]
+
+    def test_a_put_replaces(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        for value in (b"small", b"x" * 100_000, b"y" * 200_000, b"small again"):
+            store.commit(put={"a": [value]})
+            assert bytes_of(store, "a") == value
+        assert keys_of(store, "") == ["a"]
+
+    def test_a_deleted_key_is_gone(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        store.commit(put={"a": [b"1"], "b": [b"2" * 100_000], "c": [b"3"]})
+        assert store.commit(delete=["a", "b", "never there"])
+        assert store.get("a") is None
+        assert store.get("b") is None
+        assert keys_of(store, "") == ["c"]
+
+    def test_ten_thousand_keys_go_at_once(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        store.commit(put={f"k{number}": [b"v"] for number in range(10_000)} | {"stays": [b"v"]})
+        store.commit(delete=[f"k{number}" for number in range(10_000)])
+        assert keys_of(store, "") == ["stays"]
+
+    def test_large_values_of_several_frames_come_back(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        for size in (1 << 15, (1 << 15) - 1, 1 << 20, 40_000_000):
+            data = random.Random(size).randbytes(size)
+            third = size // 3
+            frames: list[Any] = [data[:third], memoryview(data)[third : 2 * third], bytearray(data[2 * third :])]
+            store.commit(put={"large": frames})
+            assert bytes_of(store, "large") == data
+
+    def test_a_frame_counts_by_its_bytes_not_its_items(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        for count in (10, 100_000):
+            numbers: Any = memoryview(bytearray(range(8)) * count).cast("d")
+            store.commit(put={"numbers": [numbers]})
+            assert bytes_of(store, "numbers") == bytes(numbers)
+
+    def test_a_large_value_is_the_callers_own(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        for size in (100_000, 3_000_000):
+            store.commit(put={"a": [b"x" * size]})
+            view = memoryview(store.get("a") or b"")
+            assert not view.readonly
+            view[:5] = b"wrote"
+            assert bytes_of(store, "a") == b"x" * size
+            store.commit(put={"a": [b"y" * size]})
+            assert bytes(view[:6]) == b"wrotex"
+
+    def test_keys_may_be_any_text(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        store.commit(put={key: [key.encode()] for key in ODD_KEYS})
+        assert keys_of(store, "") == sorted(ODD_KEYS)
+        for key in ODD_KEYS:
+            assert bytes_of(store, key) == key.encode()
+            assert keys_of(store, key) == sorted(other for other in ODD_KEYS if other.startswith(key))
+        long = "k" * 10_000
+        store.commit(put={long: [b"long"]}, delete=ODD_KEYS)
+        assert keys_of(store, "") == [long]
+
+    def test_what_is_not_text_is_refused_as_a_key(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        changes: list[Any] = [{"put": {"\ud800": [b""]}}, {"append": {"\ud800": [b""]}}]
+        for change in changes:
+            try:
+                store.commit(**change)
+            except UsageError:
+                continue
+            raise AssertionError("a lone surrogate was taken for a key")
+
+    def test_a_scan_gives_the_range_in_order(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        names = [f"run/{number:04}" for number in range(1200)]
+        store.commit(put={key: [key.encode()] for key in ["qux", "run", "run.", "run0", *names]})
+        assert keys_of(store, "run/") == names
+        assert keys_of(store, "run/", after="run/0009") == names[10:]
+        assert keys_of(store, "run/", after="run/00095") == names[10:]
+        assert keys_of(store, "run/", after="a") == names
+        assert keys_of(store, "run/", after="run/", limit=3) == names[:3]
+        assert keys_of(store, "run/", limit=700) == names[:700]
+        assert keys_of(store, "run/", limit=0) == keys_of(store, "run/", after="z") == []
+
+    def test_a_scan_leaves_out_what_is_larger_than_asked_for(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        sizes = {"a": 0, "b": 10, "c": 11, "d": 50_000}
+        store.commit(put={key: [b"x" * size] for key, size in sizes.items()})
+        found = {key: None if value is None else len(value) for key, value in store.scan("", most=10)}
+        assert found == {"a": 0, "b": 10, "c": None, "d": None}
+        assert {key: len(value or b"") for key, value in store.scan("")} == sizes
+
+    def test_a_scan_may_be_left_and_mixed_with_commits(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        store.commit(put={f"k{number:04}": [b"v"] for number in range(1500)})
+        other = self.make_store(tmp_path)
+        next(store.scan("k"))
+        seen = 0
+        for key, _ in store.scan("k"):
+            seen += 1
+            assert other.commit(put={"from another": [b"1"]})
+            assert store.commit(delete=[key])
+        assert seen == 1500
+        assert keys_of(store, "k") == []
+
+    def test_appended_entries_are_numbered_without_gaps(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        near = {"log/0000000000000001/x": [b""], "log/zzzzzzzzzzzzzzzz": [b""], "log/00000000000000zz": [b""]}
+        store.commit(put=near)
+        store.commit(append={"log/": [b"a", b"b"], "other/": [b"c"]})
+        store.commit(append={"log/": [b"x" * 50_000]})
+        assert [bytes_of(store, f"log/{number:016x}") for number in (1, 2, 3)] == [b"a", b"b", b"x" * 50_000]
+        assert keys_of(store, "other/") == ["other/0000000000000001"]
+        store.commit(append={"log/": [b""] * 14})
+        assert store.get("log/0000000000000011") == b""
+
+    def test_threads_append_without_gaps(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        in_threads(6, lambda number: append_many(store, f"thread {number}", 20))
+        check_log(store, 6, 20)
+
+    def test_processes_append_without_gaps(self, tmp_path: Path) -> None:
+        store = shared(self.make_store(tmp_path))
+        in_processes(4, lambda number: (append_many, store, f"process {number}", 25))
+        check_log(store, 4, 25)
+
+    def test_a_change_happens_only_on_what_is_expected(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        large = b"x" * 100_000
+        assert store.commit(put={"a": [b"1"], "large": [large]}, expect={"a": None})
+        for wrong in ({"a": None}, {"a": b"2"}, {"a": b"1", "b": b""}, {"large": large[:-1] + b"y"}, {"large": b"x"}):
+            assert not store.commit(put={"a": [b"no"], "b": [b"no"]}, append={"log/": [b"no"]}, expect=wrong)
+        assert keys_of(store, "") == ["a", "large"]
+        right = {"a": memoryview(b"1"), "large": bytearray(large), "b": None}
+        assert store.commit(put={"a": [b"2"]}, delete=["large"], expect=right)
+        assert bytes_of(store, "a") == b"2"
+
+    def test_no_increment_is_lost_between_threads(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        in_threads(6, lambda _: increment(store, 15))
+        assert bytes_of(store, "counter") == b"90"
+
+    def test_no_increment_is_lost_between_processes(self, tmp_path: Path) -> None:
+        store = shared(self.make_store(tmp_path))
+        in_processes(8, lambda _: (increment, store, 15))
+        assert bytes_of(store, "counter") == b"120"
+
+    def test_an_error_in_the_middle_leaves_nothing(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        store.commit(put={"a": [b"before"]})
+        bad: list[Any] = [{"put": {"a": [b"x"], "b": [1]}}, {"put": {"a": [b"x" * 99_999]}, "append": {"l": [1]}}]
+        for change in bad:
+            try:
+                store.commit(**change)
+            except TypeError:
+                assert [(key, bytes(value or b"")) for key, value in store.scan("")] == [("a", b"before")]
+                continue
+            raise AssertionError("what is not bytes was taken for bytes")
+        assert store.commit(put={"a": [b"after"]})
+
+    def test_two_instances_see_each_others_writes(self, tmp_path: Path) -> None:
+        one, other = self.make_store(tmp_path), self.make_store(tmp_path)
+        for number in range(5):
+            one.commit(put={"a": [b"%d" % number]})
+            assert bytes_of(other, "a") == b"%d" % number
+            other.commit(put={"b": [b"%d" % number * 50_000]})
+            assert bytes_of(one, "b") == b"%d" % number * 50_000
+
+    def test_a_closed_store_opens_again(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        store.commit(put={"a": [b"1"]})
+        store.close()
+        store.close()
+        assert store.get("a") == b"1"
+        assert store.commit(put={"a": [b"2"]})
+
+    def test_it_travels_by_url_and_by_pickle(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        store.commit(put={"a": [b"1"]})
+        assert open_store(store.url).get("a") == b"1"
+        assert pickle.loads(pickle.dumps(store)).get("a") == b"1"
+
+    def test_a_key_is_held_once(self, tmp_path: Path) -> None:
+        store, twin = self.make_store(tmp_path), self.make_store(tmp_path)
+        hold, other = store.hold("a"), store.hold("b")
+        assert hold is not None
+        assert other is not None
+        assert store.hold("a") is None
+        assert twin.hold("a") is None
+        other.release()
+        assert twin.hold("a") is None
+        hold.release()
+        again = twin.hold("a")
+        assert again is not None
+        hold.release()  # a second time: no effect on who holds it now
+        assert store.hold("a") is None
+        again.release()
+
+    def test_a_hold_counts_in_other_processes_and_ends_with_its_own(self, tmp_path: Path) -> None:
+        store = shared(self.make_store(tmp_path))
+        for stop in (signal.SIGTERM, signal.SIGKILL):
+            holder = start((hold_forever, store, "a"))
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"held\n"
+            assert store.hold("a") is None
+            free = store.hold("b")
+            assert free is not None
+            holder.send_signal(stop)
+            finish(holder)
+            hold = store.hold("a")
+            assert hold is not None
+            hold.release()
+            free.release()
+
+    def test_a_forked_child_works_with_an_open_store(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        store.commit(put={"a": [b"1"], "large": [b"x" * 50_000]})
+        hold = store.hold("key")
+        assert hold is not None
+        for number in range(3):
+            assert in_fork(partial(child_of_fork, store, number)) == 0
+        if getattr(store, "shared_between_processes", True):
+            assert in_fork(lambda: 7 if store.hold("key") is None else 0) == 7
+            assert [bytes_of(store, f"child {number}") for number in range(3)] == [b"x" * 40_000] * 3
+        assert store.hold("key") is None
+        hold.release()
+        assert bytes_of(store, "a") == b"1"
+
+
+def bytes_of(store: Store, key: str) -> bytes:
+    """What is under a key; it must be there."""
+    value = store.get(key)
+    assert value is not None, key
+    return bytes(value)
+
+
+def keys_of(store: Store, prefix: str, **options: Any) -> list[str]:
+    """The keys of a scan."""
+    return [key for key, _ in store.scan(prefix, **options)]
+
+
+def shared(store: Store) -> Store:
+    """The store, if other processes can see what is in it; otherwise the test is skipped."""
+    if not getattr(store, "shared_between_processes", True):
+        import pytest
+
+        pytest.skip("this store is not shared between processes")
+    return store
+
+
+def append_many(store: Store, name: str, count: int) -> None:
+    """Write to the log `log/`."""
+    for number in range(count):
+        store.commit(append={"log/": [f"{name} {number}".encode()]})
+
+
+def check_log(store: Store, writers: int, each: int) -> None:
+    """Nothing lost, nothing twice, and each writer's entries in its order."""
+    entries = [(key, bytes(value or b"").decode()) for key, value in store.scan("log/")]
+    assert [key for key, _ in entries] == [f"log/{number:016x}" for number in range(1, writers * each + 1)]
+    assert len({text for _, text in entries}) == writers * each
+    by_writer: dict[str, list[int]] = {}
+    for _, text in entries:
+        writer, _, number = text.rpartition(" ")
+        by_writer.setdefault(writer, []).append(int(number))
+    assert all(numbers == sorted(numbers) for numbers in by_writer.values())
+
+
+def increment(store: Store, times: int) -> None:
+    """Count up by comparing and setting."""
+    for _ in range(times):
+        while True:
+            found = store.get("counter")
+            following = b"%d" % (int(bytes(found or b"0")) + 1)
+            if store.commit(put={"counter": [following]}, expect={"counter": found}):
+                break
+
+
+def hold_forever(store: Store, key: str) -> None:
+    """Hold a key until killed."""
+    hold = store.hold(key)
+    print("held" if hold else "refused", flush=True)
+    threading.Event().wait()
+
+
+def child_of_fork(store: Store, number: int) -> int:
+    """What a forked child does with its parent's store; 0 when it went well."""
+    assert bytes_of(store, "a") == b"1"
+    assert bytes_of(store, "large") == b"x" * 50_000
+    assert store.commit(put={f"child {number}": [b"x" * 40_000]}, append={"log/": [b"child"]})
+    hold = store.hold(f"child {number}")
+    assert hold is not None
+    hold.release()
+    return 0
+
+
+def in_threads(count: int, work: Callable[[int], object]) -> None:
+    """Run `work(0..count-1)` at once; the first failure is raised."""
+    failures: list[BaseException] = []
+
+    def guarded(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def start(work: tuple[Any, ...]) -> subprocess.Popen[bytes]:
+    """Call `work[0](*work[1:])` in a fresh process, which gets it as a pickle."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", _CHILD]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    assert process.stdin is not None
+    process.stdin.write(pickle.dumps(work))
+    process.stdin.close()
+    return process
+
+
+def finish(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a process that `start` started."""
+    assert process.stdout is not None
+    with process.stdout:
+        return process.wait(60)
+
+
+def in_processes(count: int, work: Callable[[int], tuple[Any, ...]]) -> None:
+    """Run the work of each number in its own process, all at once."""
+    processes = [start(work(number)) for number in range(count)]
+    assert [finish(process) for process in processes] == [0] * count
+
+
+def in_fork(work: Callable[[], int]) -> int:
+    """Run `work` in a forked child; its result, or 1 when it failed."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = work()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -1,0 +1,57 @@
+"""What every test has: a home of its own, scripts in processes of their own, campaigns of the right length.
+
+`ONCEMORE_TEST_CAMPAIGN=full` runs the long campaigns at full length, as `make test` does on the newest Python;
+otherwise they are short.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Callable, Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.processes import Script
+
+FULL = os.environ.get("ONCEMORE_TEST_CAMPAIGN", "short") == "full"
+
+# The same examples each time in CI, where a red build has to be about the change; new ones each time at the desk.
+_common = {
+    "deadline": None,
+    "print_blob": True,
+    "derandomize": bool(os.environ.get("CI")),
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+}
+settings.register_profile("short", max_examples=50, **_common)
+settings.register_profile("full", max_examples=300, **_common)
+settings.load_profile("full" if FULL else "short")
+
+
+@pytest.fixture(autouse=True)
+def isolated(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test sees the user's settings, secret or default store, nor leaves anything there; children inherit it."""
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path_factory.mktemp("home")
+    for name in [name for name in os.environ if name.startswith("ONCEMORE_") and name != "ONCEMORE_TEST_CAMPAIGN"]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / ".cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(home / ".local" / "share"))
+    return home
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Iterator[Script]:
+    """Runs Python source in a new process inside `tmp_path`; see `tests.processes.Script`."""
+    runner = Script(tmp_path)
+    yield runner
+    runner.end()
+
+
+@pytest.fixture(scope="session")
+def campaign() -> Callable[[int, int], int]:
+    """`campaign(full, short)`: how often to try, by the length asked for. Mark such a test `slow`."""
+    return lambda full, short: full if FULL else short

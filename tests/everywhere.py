@@ -1,0 +1,147 @@
+"""Lint the project once and test it on every supported Python of this machine: `python -m tests.everywhere test`.
+
+PYTHONS in the environment chooses versions ("3.10 3.13"), ARGS is handed to pytest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as xml
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.pythons import ROOT, SUPPORTED, VENVS, Python, Trouble, environment, find, say
+
+TEST = ["--editable", ".[test]"]
+LINT = ["--editable", ".[lint]"]
+DEMO = ["--editable", ".", "numpy", "pandas"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.everywhere", description=__doc__)
+    parser.add_argument("command", choices=["test", "lint", "format", "demo-python"])
+    asked = parser.parse_args()
+    wanted, arguments = os.environ.get("PYTHONS", "").split(), shlex.split(os.environ.get("ARGS", ""))
+    for foreign in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"):  # what is tested is what gets installed
+        os.environ.pop(foreign, None)
+    try:
+        if asked.command == "demo-python":
+            print(environment(_choose()[-1], "demo", DEMO))
+            return 0
+        pythons = _choose(wanted, tell=True)
+        if asked.command == "format":
+            return 0 if _layout(_tools(), "--fix") else 1
+        if asked.command == "lint":
+            return 0 if _lint(_environments(_ends(pythons))) else 1
+        return _test(pythons, arguments)
+    except Trouble as trouble:
+        say(f"\n{trouble}")
+        return 2
+
+
+def _choose(wanted: list[str] | None = None, tell: bool = False) -> list[Python]:
+    """The Pythons to work with, oldest first."""
+    found = find()
+    for minor in SUPPORTED if tell else ():
+        at = f"{found[minor].version:8} {found[minor].path}" if minor in found else "not found"
+        say(f"Python {minor:5} {at}")
+    missing = [minor for minor in wanted or () if minor not in found]
+    if missing:
+        raise Trouble(f"asked for, but not found: Python {', '.join(missing)}")
+    if not found:
+        raise Trouble(f"No CPython {SUPPORTED[0]} to {SUPPORTED[-1]} found: install one, or put it on the PATH.")
+    return [python for minor, python in found.items() if not wanted or minor in wanted]
+
+
+def _ends(pythons: list[Python]) -> list[Python]:
+    """The oldest and the newest; one, where they are the same."""
+    return pythons if len(pythons) < 2 else [pythons[0], pythons[-1]]
+
+
+def _environments(pythons: list[Python]) -> dict[Python, str]:
+    """The interpreter of an environment for each, two made at a time, and the linters' own."""
+    start = time.monotonic()
+    with ThreadPoolExecutor(2) as pool:
+        tools = pool.submit(_tools)
+        ready = dict(zip(pythons, pool.map(lambda python: environment(python, python.minor, TEST), pythons)))
+        tools.result()
+    say(f"environments ready in {time.monotonic() - start:.0f} s")
+    return ready
+
+
+def _tools() -> str:
+    """The interpreter of the environment that has the linters: one, whichever Pythons are asked for."""
+    return environment(_choose()[-1], "lint", LINT)
+
+
+def _lint(environments: dict[Python, str]) -> bool:
+    """ruff once; the type checkers as seen from the oldest and from the newest Python, each with its own libraries."""
+    tools = _tools()
+    good = _layout(tools)
+    for python in _ends(list(environments)):
+        inside = environments[python]
+        mypy = ["mypy", "--python-version", python.minor, "--python-executable", inside]
+        pyright = ["pyright", "--pythonversion", python.minor, "--pythonpath", inside]
+        for check in (mypy, pyright):
+            good &= _succeeds(f"{check[0]} for Python {python.minor}", [tools, "-m", *check])
+    return good
+
+
+def _layout(tools: str, *fix: str) -> bool:
+    good = _succeeds("ruff check", [tools, "-m", "ruff", "check", *fix])
+    return _succeeds("ruff format", [tools, "-m", "ruff", "format", *([] if fix else ["--check"])]) and good
+
+
+def _succeeds(title: str, command: list[str]) -> bool:
+    print(f"\n== {title}", flush=True)
+    return subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL).returncode == 0
+
+
+def _test(pythons: list[Python], arguments: list[str]) -> int:
+    start = time.monotonic()
+    environments = _environments(pythons)
+    clean = _lint(environments)
+    counts = {}
+    for python in pythons:  # the long campaigns run at full length on one of them
+        campaign = "full" if python == pythons[-1] else "short"
+        counts[python] = _pytest(python, environments[python], campaign, arguments)
+    print("\n== summary")
+    for python, (passed, failed, skipped, seconds) in counts.items():
+        print(f"Python {python.version:8} passed {passed}, failed {failed}, skipped {skipped} in {seconds:.0f} s")
+    absent = [minor for minor in SUPPORTED if minor not in {python.minor for python in pythons}]
+    if absent:
+        print(f"not tested here: Python {', '.join(absent)}")
+    print(f"lint {'clean' if clean else 'FAILED'}, {time.monotonic() - start:.0f} s in all")
+    passed, failed, skipped = (sum(count[i] for count in counts.values()) for i in range(3))
+    print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
+    return 0 if clean and not failed else 1
+
+
+def _pytest(python: Python, inside: str, campaign: str, arguments: list[str]) -> tuple[int, int, int, float]:
+    """Run the tests on one Python: how many passed, failed and were skipped, and the seconds it took."""
+    start = time.monotonic()
+    report = VENVS / "reports" / f"{python.minor}.xml"
+    report.parent.mkdir(exist_ok=True)
+    report.unlink(missing_ok=True)
+    workers = str(max(2, min(8, os.cpu_count() or 2)))
+    command = [inside, "-m", "pytest", "-q", "-n", workers, "--dist=worksteal", f"--junitxml={report}", *arguments]
+    print(f"\n== tests on Python {python.version}, {campaign} campaigns", flush=True)
+    env = {**os.environ, "ONCEMORE_TEST_CAMPAIGN": campaign}
+    code = subprocess.run(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL).returncode
+    total = failed = skipped = 0
+    for suite in xml.parse(report).iter("testsuite") if report.is_file() else ():
+        total += int(suite.get("tests", 0))
+        failed += int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        skipped += int(suite.get("skipped", 0))
+    passed = total - failed - skipped
+    if code and not failed:  # nothing collected, a crash of the runner: no report tells of it
+        failed = 1
+    return passed, failed, skipped, time.monotonic() - start
+
+
+if __name__ == "__main__":
+    sys.exit(main())

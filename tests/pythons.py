@@ -1,0 +1,172 @@
+"""The CPythons of this machine that oncemore supports, and an environment for each.
+
+Needs nothing but the standard library, and runs on any Python 3.8 or later: it is what a fresh clone starts with.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Iterator  # as plain as this file has to be for an old Python
+
+ROOT = Path(__file__).resolve().parent.parent
+VENVS = ROOT / ".venvs"
+SUPPORTED = ("3.10", "3.11", "3.12", "3.13")
+NEEDED = ("ensurepip", "sqlite3", "ssl", "venv")
+
+_PROBE = f"""
+import importlib.util, json, platform, sys, sysconfig
+print(json.dumps({{
+    "path": getattr(sys, "_base_executable", None) or sys.executable,
+    "version": platform.python_version(),
+    "usable": sys.implementation.name == "cpython" and sys.version_info.releaselevel == "final"
+        and not sysconfig.get_config_var("Py_GIL_DISABLED"),
+    "lacks": [name for name in {NEEDED!r} if importlib.util.find_spec(name) is None],
+}}))
+"""
+
+
+class Trouble(Exception):
+    """Something the person at the keyboard has to mend; the message says what."""
+
+
+@dataclass(frozen=True)
+class Python:
+    """One interpreter: where it is, its full version, and which needed modules it was built or packaged without."""
+
+    path: str
+    version: str
+    lacks: tuple[str, ...]
+
+    @property
+    def minor(self) -> str:
+        return ".".join(self.version.split(".")[:2])
+
+
+def _candidates() -> Iterator[str]:
+    """Paths that may be a Python; on the path first, then where installers put them."""
+    names = [f"python{minor}" for minor in reversed(SUPPORTED)] + ["python3", "python"]
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    yield from (os.path.join(folder, name) for folder in folders for name in names)
+    pyenv = os.environ.get("PYENV_ROOT", "~/.pyenv")
+    data = os.environ.get("XDG_DATA_HOME", "~/.local/share")
+    patterns = [
+        f"{pyenv}/versions/*/bin/python3",
+        f"{os.environ.get('UV_PYTHON_INSTALL_DIR', data + '/uv/python')}/*/bin/python3",
+        "~/.asdf/installs/python/*/bin/python3",
+        "~/.local/share/mise/installs/python/*/bin/python3",
+        "~/.local/bin/python3.1?",
+        "/usr/bin/python3.1?",
+        "/usr/local/bin/python3.1?",
+        "/usr/local/opt/python@3.1?/bin/python3.1?",
+        "/opt/python*/bin/python3",
+        "/opt/python/*/bin/python3",
+        "/opt/homebrew/bin/python3.1?",
+        "/Library/Frameworks/Python.framework/Versions/3.1?/bin/python3",
+    ]
+    for pattern in patterns:
+        yield from sorted(glob.glob(os.path.expanduser(pattern)), reverse=True)
+
+
+def _probe(path: str) -> Python | None:
+    """What runs behind `path`, or None: a version manager's stand-in may be there and refuse."""
+    try:
+        answer = subprocess.run(
+            [path, "-I", "-c", _PROBE], capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL
+        )
+        told = json.loads(answer.stdout) if answer.returncode == 0 else {"usable": False}
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    return Python(told["path"], told["version"], tuple(told["lacks"])) if told["usable"] else None
+
+
+@lru_cache(maxsize=None)
+def find() -> dict[str, Python]:
+    """One Python for each supported version found here, oldest first; the complete one where there are several."""
+    found: dict[str, Python] = {}
+    seen: set[str] = set()
+    for path in _candidates():
+        real = os.path.realpath(path)
+        shim = os.path.basename(os.path.dirname(path)) == "shims"  # all of them are one file that looks at its name
+        if (path if shim else real) in seen or not os.access(path, os.X_OK):
+            continue
+        seen.add(path if shim else real)
+        python = _probe(path)
+        if python and python.minor in SUPPORTED:
+            known = found.get(python.minor)
+            if known is None or len(python.lacks) < len(known.lacks):
+                found[python.minor] = python
+    return {minor: found[minor] for minor in SUPPORTED if minor in found}
+
+
+def _complete(python: Python) -> None:
+    """Make sure that an environment can be made: on Debian `venv` is a package of its own."""
+    if not python.lacks:
+        return
+    lacks = " and ".join(python.lacks)
+    if set(python.lacks) <= {"ensurepip", "venv"} and shutil.which("apt-get") and python.path.startswith("/usr/bin/"):
+        package = f"python{python.minor}-venv"
+        if os.geteuid() != 0:
+            raise Trouble(f"{python.path} comes without {lacks}. Remedy: sudo apt-get install {package}")
+        say(f"{python.path} comes without {lacks}: installing {package}")
+        env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        _run(["apt-get", "update", "-q"], f"apt-get update, needed for {package},", env=env)
+        _run(["apt-get", "install", "-q", "-y", package], f"installing {package}", env=env)
+        return
+    raise Trouble(f"{python.path} (Python {python.version}) comes without {lacks}: install or build it with {lacks}")
+
+
+def environment(python: Python, name: str, requirements: list[str]) -> str:
+    """The interpreter of the environment `.venvs/<name>`, made new unless it is there as asked for."""
+    folder = VENVS / name
+    inside = str(folder / "bin" / "python")
+    asked = "\n".join([str(ROOT), python.path, python.version, *requirements, _packaging()])
+    stamp = folder / "stamp"
+    digest = hashlib.sha256(asked.encode()).hexdigest()
+    if stamp.is_file() and stamp.read_text() == digest and os.access(inside, os.X_OK):
+        return inside
+    say(f"making .venvs/{name} with Python {python.version}")
+    _complete(python)
+    _run([python.path, "-m", "venv", "--clear", str(folder)], f"making .venvs/{name} with {python.path}")
+    pip = [inside, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    _run([*pip, *requirements], f"installing into .venvs/{name}")
+    stamp.write_text(digest)
+    return inside
+
+
+def _packaging() -> str:
+    """The part of pyproject.toml that decides what gets installed: a change of a linter's option is no reason to."""
+    kept, keep = [], True
+    for line in (ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            keep = not line.startswith("[tool.") or line.startswith("[tool.hatch")
+        if keep:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def _run(command: list[str], what: str, env: dict[str, str] | None = None) -> None:
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=env,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    if done.returncode:
+        raise Trouble(f"{what} failed:\n{done.stdout[-4000:]}")
+
+
+def say(text: str) -> None:
+    """Progress: on standard error, so that standard output stays what was asked for."""
+    print(text, file=sys.stderr, flush=True)

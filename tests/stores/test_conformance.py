@@ -1,0 +1,25 @@
+"""Every store of ours passes the suite that ships with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from oncemore.stores import Store
+from oncemore.stores.disk import DiskStore
+from oncemore.stores.memory import MemoryStore
+from oncemore.testing import StoreContract
+
+
+class TestDiskStore(StoreContract):
+    def make_store(self, tmp_path: Path) -> Store:
+        return DiskStore(tmp_path / "a store, 100% é")
+
+
+class TestDiskStoreThatSurvivesPowerCuts(StoreContract):
+    def make_store(self, tmp_path: Path) -> Store:
+        return DiskStore(tmp_path / "store", durable="power")
+
+
+class TestMemoryStore(StoreContract):
+    def make_store(self, tmp_path: Path) -> Store:
+        return MemoryStore(str(tmp_path))

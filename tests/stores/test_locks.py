@@ -1,0 +1,112 @@
+"""Holding keys: what record locks need from us."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from oncemore.stores import locks
+from oncemore.stores.disk import DiskStore
+from oncemore.testing import finish, hold_forever, in_fork, in_threads, start
+
+
+class _OneByte:
+    """A hash under which all keys share one byte of the lock file."""
+
+    def __init__(self, data: bytes) -> None:
+        pass
+
+    def digest(self, length: int) -> bytes:
+        return bytes(length)
+
+
+def test_two_keys_on_one_byte_are_held_apart_in_a_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "blake3", _OneByte)
+    store = DiskStore(tmp_path)
+    first, second = store.hold("a"), store.hold("b")
+    assert first is not None
+    assert second is not None
+    assert store.hold("a") is None
+    first.release()
+    # The byte is still ours: a process that hashes as we do is kept out.
+    assert in_fork(lambda: 7 if store.hold("c") is None else 0) == 7
+    assert store.hold("b") is None
+    second.release()
+    assert in_fork(lambda: 0 if store.hold("c") else 7) == 0
+
+
+def test_many_threads_get_a_key_once(tmp_path):
+    store, got = DiskStore(tmp_path), []
+    barrier = threading.Barrier(8)
+
+    def work(number: int) -> None:
+        barrier.wait()
+        hold = store.hold("key")
+        if hold is not None:
+            got.append(hold)
+
+    in_threads(8, work)
+    assert len(got) == 1
+    got[0].release()
+
+
+def test_no_descriptor_stays_open_when_nothing_is_held(tmp_path):
+    store = DiskStore(tmp_path)
+    store.close()
+    before = len(os.listdir("/proc/self/fd"))
+    holds = [store.hold(f"key {number}") for number in range(50)]
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    for hold in holds:
+        assert hold is not None
+        hold.release()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_being_refused_leaves_the_other_keys_held(tmp_path):
+    store = DiskStore(tmp_path)
+    holder = start((hold_forever, store, "theirs"))
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    mine = store.hold("mine")
+    assert mine is not None
+    assert store.hold("theirs") is None
+    assert in_fork(lambda: 7 if store.hold("mine") is None else 0) == 7
+    mine.release()
+    assert store.hold("theirs") is None
+    holder.kill()
+    finish(holder)
+
+
+def test_a_hold_of_the_parent_cannot_be_released_by_its_child(tmp_path):
+    store = DiskStore(tmp_path)
+    hold = store.hold("key")
+    assert hold is not None
+
+    def child() -> int:
+        hold.release()
+        return 7 if store.hold("key") is None else 0
+
+    assert in_fork(child) == 7
+    assert in_fork(child) == 7
+    hold.release()
+    assert in_fork(child) == 0
+
+
+def test_a_child_that_outlives_its_parent_does_not_keep_its_holds(tmp_path):
+    store = DiskStore(tmp_path)
+    reader, writer = os.pipe()
+
+    def parent() -> int:
+        assert store.hold("key") is not None
+        if os.fork() == 0:
+            os.read(reader, 1)  # alive until the test is done
+            os._exit(0)
+        return 0
+
+    assert in_fork(parent) == 0
+    hold = store.hold("key")
+    assert hold is not None
+    hold.release()
+    os.write(writer, b"x")
+    os.close(writer)
+    os.close(reader)

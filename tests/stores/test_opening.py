@@ -1,0 +1,274 @@
+"""Opening stores: paths, URLs, one instance per place, and what an opened directory looks like."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import diskcache
+import pytest
+
+from oncemore.errors import CheckpointWarning, StoreError, UsageError
+from oncemore.stores import open_store
+from oncemore.stores.disk import DiskStore
+from oncemore.stores.memory import MemoryStore
+from oncemore.testing import bytes_of, in_processes, in_threads
+
+ODD_NAMES = [
+    "a b",
+    "100%",
+    "%41",
+    "what?",
+    "a?durable=power",
+    "#1",
+    "é😀",
+    "$HOME",
+    "a:b",
+    "back\\slash",
+    "~",
+    "'\"",
+    "new\nline",
+]
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(os.lstat(path).st_mode)
+
+
+def test_a_store_is_returned_as_it_is(tmp_path):
+    store = DiskStore(tmp_path / "s")
+    assert open_store(store) is store
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_path_of_any_characters_is_opened_there_and_travels(tmp_path, name):
+    store = open_store(tmp_path / name)
+    store.commit(put={"a": [b"1"]})
+    assert os.listdir(tmp_path) == [name]
+    assert (tmp_path / name / "cache.db").exists()
+    assert open_store(str(tmp_path / name)) is store
+    assert open_store(store.url) is store
+    assert pickle.loads(pickle.dumps(store)) is store
+    assert store.url.startswith("disk:///")
+
+
+def test_a_path_that_is_not_valid_text_is_opened_and_travels(tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    store = open_store(path)
+    assert open_store(store.url) is store
+    assert os.listdir(os.fsencode(tmp_path)) == [b"\xff"]
+
+
+def test_the_same_place_is_the_same_store_however_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    store = open_store("s")
+    (tmp_path / "link").symlink_to("s")
+    for other in (
+        "./s",
+        "x/../s",
+        Path("s"),
+        "disk:s",
+        "disk:./s",
+        f"disk://{tmp_path}/s",
+        "~/s",
+        "disk:~/s",
+        Path("~/s"),
+        "link",
+        f"/{tmp_path}/s",
+        "DISK:s",
+        "disk:s?durable=process",
+    ):
+        assert open_store(other) is store, other
+    assert open_store("disk:s?durable=power") is not store
+
+
+def test_the_url_keeps_the_options(tmp_path):
+    store = open_store(f"disk://{tmp_path}/s?durable=power&network=allow")
+    assert store.url == f"disk://{tmp_path}/s?durable=power&network=allow"
+    assert open_store(store.url) is store
+    assert repr(store) == f"<DiskStore {store.url}>"
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("", "not the path"),
+        ("a\0b", "not the path"),
+        ("disk:", "not the path"),
+        ("disk://host/path", "disk:///absolute/path"),
+        ("disk:x?durable=maybe", "known options"),
+        ("disk:x?colour=red", "known options"),
+        ("memory://x?size=3", "no options"),
+        ("ftp://x", "known are disk:, memory:"),
+        ("postgresql://x", "not in this version"),
+        ("redis://x", "not in this version"),
+        ("s3://bucket", "not in this version"),
+    ],
+)
+def test_what_cannot_be_right_is_refused_with_what_can(target, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=said):
+        open_store(target)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_drive_letter_is_no_scheme(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = open_store("C:store")
+    assert isinstance(store, DiskStore)
+    assert store.path == str(tmp_path / "C:store")
+
+
+def test_an_unknown_durability_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="'process' and 'power'"):
+        DiskStore(tmp_path, durable="maybe")
+
+
+def test_memory_stores_of_one_name_are_one():
+    open_store("memory://one%20name").commit(put={"a": [b"1"]})
+    assert MemoryStore("one name").get("a") == b"1"
+    assert open_store("memory:one name").get("a") == b"1"
+    assert open_store("memory://another").get("a") is None
+    assert repr(MemoryStore("a/b")) == "<MemoryStore memory://a%2Fb>"
+
+
+def test_only_the_owner_can_read_what_is_stored(tmp_path):
+    before = os.umask(0o000)
+    try:
+        store = open_store(tmp_path / "parent" / "s")
+        store.commit(put={"large": [b"x" * 50_000]})
+    finally:
+        os.umask(before)
+    for folder, _, files in os.walk(tmp_path / "parent" / "s"):
+        assert mode_of(Path(folder)) == 0o700
+        assert {mode_of(Path(folder, name)) for name in files} <= {0o600}
+
+
+def test_a_new_store_hides_from_git(tmp_path):
+    open_store(tmp_path / "s")
+    assert (tmp_path / "s" / ".gitignore").read_text() == "*\n"
+
+
+def test_a_directory_with_other_things_in_it_is_not_hidden_from_git(tmp_path):
+    (tmp_path / "main.py").write_text("")
+    before = mode_of(tmp_path)
+    open_store(tmp_path).commit(put={"a": [b"1"]})
+    assert not (tmp_path / ".gitignore").exists()
+    assert mode_of(tmp_path) == before
+
+
+def test_opening_again_changes_no_file(tmp_path):
+    store = DiskStore(tmp_path / "s")
+    store.commit(put={"a": [b"1"]})
+    store.close()
+    before = (tmp_path / "s" / "cache.db").read_bytes()
+    again = DiskStore(tmp_path / "s")
+    assert again.get("a") == b"1"
+    again.close()
+    assert (tmp_path / "s" / "cache.db").read_bytes() == before
+
+
+def test_eight_processes_may_create_a_store_at_once(tmp_path):
+    in_processes(8, lambda number: (put_in, str(tmp_path / "s"), str(number)))
+    store = open_store(tmp_path / "s")
+    assert [key for key, _ in store.scan("")] == list("01234567")
+    assert not [name for name in os.listdir(tmp_path / "s") if ".new-" in name]
+
+
+def test_threads_opening_one_place_get_one_store(tmp_path):
+    found: list[object] = []
+    in_threads(8, lambda number: found.append(open_store(tmp_path / "s")))
+    assert len(set(map(id, found))) == 1
+
+
+def put_in(path: str, key: str) -> None:
+    open_store(path).commit(put={key: [b"v"]})
+
+
+def test_diskcache_itself_can_open_it(tmp_path):
+    store = open_store(tmp_path)
+    store.commit(put={"small": [b"s"], "large": [b"l" * 50_000]})
+    with diskcache.Cache(str(tmp_path)) as cache:
+        assert cache.get("small") == b"s"
+        assert cache.get("large") == b"l" * 50_000
+        assert cache.eviction_policy == "none"
+    assert store.commit(put={"small": [b"t"]})
+
+
+def test_diskcaches_own_methods_work_on_our_database_and_take_only_bytes_and_text(tmp_path):
+    database = DiskStore(tmp_path)._database
+    assert database.set("a", b"1")
+    assert database.get("a") == b"1"
+    assert database.set("large", b"x" * 50_000)
+    assert bytes(database.get("large")) == b"x" * 50_000
+    assert list(database.iterkeys()) == ["a", "large"]
+    for key, value in (((1, 2), b""), (1, b""), ("b", {"not": "bytes"}), ("b", [1])):
+        with pytest.raises(TypeError):
+            database.set(key, value)
+
+
+def test_the_directory_of_another_program_is_refused(tmp_path):
+    with diskcache.Cache(str(tmp_path)) as cache:
+        cache["theirs"] = object
+    with pytest.raises(StoreError, match="made by another program"):
+        DiskStore(tmp_path)
+
+
+def test_a_store_of_a_newer_version_is_refused(tmp_path):
+    DiskStore(tmp_path).close()
+    with sqlite3.connect(tmp_path / "cache.db") as connection:
+        connection.execute("UPDATE Settings SET value = 2 WHERE key = 'oncemore_format'")
+    connection.close()
+    with pytest.raises(StoreError, match="newer oncemore .format 2"):
+        DiskStore(tmp_path)
+
+
+def test_a_place_that_cannot_be_a_directory_is_a_clear_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nowhere/store"), tmp_path / ("x" * 300)):
+        with pytest.raises(StoreError, match="could not open the store") as caught:
+            DiskStore(path)
+        assert str(path) in str(caught.value)
+
+
+def test_a_store_deleted_while_open_starts_fresh_and_keeps_what_follows(tmp_path):
+    import shutil
+    import time
+
+    store = open_store(tmp_path / "s")
+    store.commit(put={"old": [b"1"]})
+    shutil.rmtree(tmp_path / "s")
+    assert open_store(tmp_path / "s") is store
+    assert store.get("old") is None
+    shutil.rmtree(tmp_path / "s")
+    time.sleep(0.06)
+    assert store.commit(put={"new": [b"2" * 50_000]})
+    store.close()
+    assert bytes_of(DiskStore(tmp_path / "s"), "new") == b"2" * 50_000
+
+
+def test_a_deleted_database_is_said_aloud_and_its_journal_does_not_come_back(tmp_path):
+    store = DiskStore(tmp_path / "s")
+    store.commit(put={"old": [b"1"]})
+    assert (tmp_path / "s" / "cache.db-wal").stat().st_size
+    journal = (tmp_path / "s" / "cache.db-wal").read_bytes()
+    store.close()
+    (tmp_path / "s" / "cache.db").unlink()
+    (tmp_path / "s" / "cache.db-wal").write_bytes(journal)
+    with pytest.warns(CheckpointWarning, match="starts empty"):
+        fresh = DiskStore(tmp_path / "s")
+    assert list(fresh.scan("")) == []
+    assert fresh.commit(put={"new": [b"1"]})
+
+
+def test_importing_the_contract_loads_neither_database_nor_hash():
+    code = "import sys, oncemore.stores; print(sorted({'diskcache', 'sqlite3', 'blake3'} & set(sys.modules)))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert found.stdout in ("[]\n", "['blake3']\n")

@@ -1,0 +1,4 @@
+DBNAME: str
+MODE_RAW: int
+MODE_BINARY: int
+MODE_PICKLE: int
