@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_a_system_that_does_not_tell_counts_as_local(tmp_path):
 
 @pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="needs a mount of its own to detect")
 def test_a_store_on_a_network_file_system_is_refused_unless_forced(monkeypatch):
-    kind = filesystem._type_at("/dev/shm", open("/proc/self/mountinfo").read())
+    kind = filesystem._type_at("/dev/shm", Path("/proc/self/mountinfo").read_text())
     monkeypatch.setattr(filesystem, "NETWORK_FILE_SYSTEMS", filesystem.NETWORK_FILE_SYSTEMS | {kind})
     folder = tempfile.mkdtemp(dir="/dev/shm")
     try:

@@ -18,18 +18,20 @@ from ..modules import is_project_file, is_project_module
 if TYPE_CHECKING:
     from .walk import Walk
 
-_VOLATILE = frozenset(
+_ADDED = (
     "__module__ __qualname__ __dict__ __weakref__ __doc__ __slots__ __classcell__ __annotations__ __annotate__ "
     "__annotate_func__ __annotations_cache__ __conditional_annotations__ __firstlineno__ __static_attributes__ "
     "__parameters__ __orig_bases__ __type_params__ __final__ _abc_impl __abstractmethods__ _is_protocol "
     "_is_runtime_protocol __protocol_attrs__ __non_callable_proto_members__ __dataclass_fields__ __dataclass_params__ "
     "__match_args__ __attrs_attrs__ __attrs_own_setattr__ __attrs_props__ __attrs_base_of_slotted__ _fields "
-    "_field_defaults".split()
+    "_field_defaults"
 )
-_GENERATED = frozenset(
+_VOLATILE = frozenset(_ADDED.split())
+_METHODS = (
     "__init__ __repr__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __new__ __setattr__ __delattr__ __getstate__ "
-    "__setstate__ __replace__".split()
+    "__setstate__ __replace__"
 )
+_GENERATED = frozenset(_METHODS.split())
 _GENERATORS = frozenset(["dataclasses", "typing", "typing_extensions", "collections", "enum", "attr", "attrs"])
 _ENUM_MAKING = frozenset(["__new__", "__new_member__", "_new_member_", "_generate_next_value_"])
 
@@ -115,9 +117,10 @@ def _told(walk: Walk, klass: type) -> Iterator[bytes | str]:
     if "_fields" in known and issubclass(klass, tuple):
         yield from _values(walk, "_fields", known["_fields"], known.get("_field_defaults"))
     if isinstance(klass, enum.EnumMeta):
-        for name, member in klass.__members__.items():
+        members: dict[str, Any] = dict(klass.__members__)
+        for name, member in members.items():
             yield name
-            yield from _values(walk, name, getattr(member, "_value_", None))
+            yield from _values(walk, name, member._value_)
         maker = known.get("_new_member_") or known.get("__new_member__")
         if _is_project_function(maker):
             yield walk.describe(maker)

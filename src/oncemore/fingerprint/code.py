@@ -83,8 +83,12 @@ class Code:
 
     @staticmethod
     def _stands(last: _Seen) -> bool:
+        if not last.watch.unchanged():
+            return False
+        if not last.watch.values:
+            return True
         with answering(last.known):
-            return last.watch.unchanged(values.digest)
+            return all(values.digest(value) == seen for value, seen in last.watch.values)
 
 
 def _root_of(function: Any) -> Any:

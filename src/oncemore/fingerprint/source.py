@@ -5,8 +5,8 @@ the very code that is running does its syntax tree speak for the function. Other
 """
 
 from __future__ import annotations
-
 import __future__
+
 import ast
 import linecache
 import os
@@ -57,35 +57,38 @@ def own(code: CodeType, namespace: dict[str, Any]) -> Own:
 
 
 def _from_source(code: CodeType, namespace: dict[str, Any]) -> Own | None:
-    file = _files.get(code.co_filename)
-    node = file and file.find(code)
+    path = code.co_filename
+    file = _files.get(path)
+    node = file.find(code) if file is not None else None
     if file is None or node is None:
-        text = _read(code.co_filename, namespace)
+        text = _read(path, namespace)
         if text is None or (file is not None and file.text == text):
             return None
-        try:
-            file = _File(text, code.co_filename)
-        except (SyntaxError, ValueError):  # ValueError: NUL bytes
-            return None
-        if len(_files) > 500:
-            _files.clear()
-        _files[code.co_filename] = file
-        node = file.find(code)
-        if node is None:
+        file = _open(text, path)
+        node = file.find(code) if file is not None else None
+        if file is None or node is None:
             return None
     digest, names, imports = digest_of_tree(node)
     return Own(digest, imports, names, first_line(node), file.segment(node))
 
 
+def _open(text: bytes, path: str) -> _File | None:
+    """The file parsed, and remembered."""
+    try:
+        file = _File(text, path)
+    except (SyntaxError, ValueError, RecursionError):  # ValueError: a NUL byte
+        return None
+    if len(_files) > 500:
+        _files.clear()
+    _files[path] = file
+    return file
+
+
 def class_text(name: str, path: str, namespace: dict[str, Any]) -> tuple[int, str]:
     """Where a class stands in a file, and its text. For display only: it may not be what is loaded."""
-    file = _files.get(path)
+    file = _files.get(path) or _open(_read(path, namespace) or b"", path)
     if file is None:
-        text = _read(path, namespace)
-        try:
-            file = _File(text or b"", path)
-        except (SyntaxError, ValueError):
-            return 0, ""
+        return 0, ""
     body: Iterable[ast.stmt] = file.tree.body
     found: ast.ClassDef | None = None
     for word in name.split("."):

@@ -85,7 +85,7 @@ class _Form:
                 self._other(item)
 
     def _other(self, node: ast.AST) -> None:
-        if isinstance(node, ast.AnnAssign):
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
             node = ast.Assign([node.target], node.value)
         elif isinstance(node, ast.ClassDef):
             # A class statement may hand its annotations to what makes the class: a dataclass's fields are made of them.

@@ -15,7 +15,7 @@ import gc
 import pickle
 import types
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import chain
 from typing import Any, NoReturn
 
 from blake3 import blake3
@@ -90,12 +90,13 @@ def _hash(value: object, prefix: bytes = b"") -> bytes:
     return found
 
 
-def _hash_of_plain(value: object, most: int) -> tuple[bytes | None, int]:
+def _hash_of_plain(value: object, most: int, sure: bool = False) -> tuple[bytes | None, int]:
     """The digest if the value is plain data beyond doubt, and how many elements were looked at to find out.
 
     The garbage collector's view of what refers to what is a fast way to see every level of a value; levels are
-    unfolded, so the depth is exact. It may leave out the keys of dicts, if they are strings, and types are only
-    checked where something lies below. Sets with elements are found thereby, other kinds by the pickler.
+    unfolded, so the depth is exact. It may leave out the keys of dicts, if they are strings. Types are checked where
+    something lies below, which finds sets with elements; any other kind is left to the pickler to find, unless it is
+    `sure` to be worth the time to look first.
     """
     count, pending = 0, [(1, gc.get_referents(value))]
     while pending:
@@ -105,10 +106,10 @@ def _hash_of_plain(value: object, most: int) -> tuple[bytes | None, int]:
         for start in range(0, len(level), _CHUNK):
             part = level[start : start + _CHUNK]
             below = gc.get_referents(*part)
+            count += len(below) + 20  # the call has a price of its own
+            if count > most or ((below or sure) and not _DATA.issuperset(map(type, part))):
+                return None, count
             if below:
-                count += len(below) + 20  # the call has a price of its own
-                if count > most or not _DATA.issuperset(map(type, part)):
-                    return None, count
                 pending.append((depth + 1, below))
     try:
         return _hash(value), count
@@ -151,11 +152,12 @@ class _Plain:
 class _Node:
     """A value on the way of the walk, or one whose digest waits for a value that contains it."""
 
-    __slots__ = ("at", "found", "index", "low", "parts", "value")
+    __slots__ = ("at", "found", "index", "low", "parts", "todo", "value")
 
     def __init__(self, value: object, parts: Parts, index: int) -> None:
         self.value = value
         self.parts = parts
+        self.todo = iter([at for at, child in enumerate(parts.children) if type(child) not in _SCALARS])
         self.at = -1  # the part that is being visited
         self.found: dict[int, bytes | _Plain | _Node] = {}  # what came of the parts that are no scalars
         self.index = self.low = index  # Tarjan's numbers: where its cycle was entered
@@ -186,7 +188,8 @@ class _Walk:
             outcome = self._visit(value)
             while self._path:
                 node = self._path[-1]
-                if self._advance(node):
+                node.at = next(node.todo, -1)
+                if node.at >= 0:
                     outcome = self._visit(node.parts.children[node.at])
                     if outcome is not None:
                         node.found[node.at] = outcome
@@ -200,14 +203,6 @@ class _Walk:
             raise FingerprintError(error.kind, where + error.path) from error.__cause__
         assert outcome is not None and not isinstance(outcome, _Node)
         return outcome if isinstance(outcome, bytes) else outcome.digest
-
-    def _advance(self, node: _Node) -> bool:
-        """Go to the next part that is no scalar."""
-        for at, child in enumerate(islice(node.parts.children, node.at + 1, None), node.at + 1):
-            if type(child) not in _SCALARS:
-                node.at = at
-                return True
-        return False
 
     def _visit(self, value: Any) -> bytes | _Plain | _Node | None:
         """What is known of the value, or None: then it is on the path now."""
@@ -224,16 +219,23 @@ class _Walk:
         if plain is not None:
             self._memo[id(value)] = plain
             return plain
-        node = _Node(value, describe(value), len(self._alive))
+        parts = describe(value)
+        if kind not in _CONTAINERS and not parts.unordered and _SCALARS.issuperset(map(type, parts.children)):
+            self._memo[id(value)] = leaf = _digest_of_parts(parts, {})
+            return leaf
+        node = _Node(value, parts, len(self._alive))
         self._memo[id(value)] = node
         self._path.append(node)
         return None
 
     def _as_plain(self, value: Any) -> _Plain | None:
         """An attempt to save the walk through plain data; where it fails, the walk finds out the same."""
+        elements = map(type, value)
+        if _SCALARS.issuperset(chain(elements, map(type, value.values())) if type(value) is dict else elements):
+            return _Plain(value, (1 if value else 0, len(value)))
         if self._trials <= 0:
             return None
-        found, looked = _hash_of_plain(value, self._trials)
+        found, looked = _hash_of_plain(value, self._trials, sure=True)
         if found is None:
             self._trials -= looked + 50
             return None
@@ -249,10 +251,10 @@ class _Walk:
 
     def _close(self, node: _Node) -> bytes | _Node:
         """The digest; or the node itself, if it lies in a cycle that was entered above."""
-        inner = [found for found in node.found.values() if isinstance(found, _Node)]
-        if not inner:
-            return _digest_of_parts(node.parts, _known_digests(node))
-        node.low = min(node.low, min(found.low for found in inner))
+        known = _known_digests(node)
+        if len(known) == len(node.found):
+            return _digest_of_parts(node.parts, known)
+        node.low = min(found.low for found in (node, *node.found.values()) if isinstance(found, _Node))
         self._waiting.append(node)
         if node.low < node.index:
             return node
@@ -274,11 +276,10 @@ def _known_digests(node: _Node) -> dict[int, bytes]:
 
 def _plain_of_plain(node: _Node) -> _Plain | None:
     """Plain data after all: nothing but plain parts, and within the limits."""
-    extents: list[tuple[int, int]] = []
-    for found in node.found.values():
-        if not isinstance(found, _Plain):
-            return None
-        extents.append(found.extent)
+    plain = [found for found in node.found.values() if isinstance(found, _Plain)]
+    if len(plain) < len(node.found):
+        return None
+    extents = [found.extent for found in plain]
     size = len(node.value)  # type: ignore[arg-type]
     depth = 1 + max((depth for depth, _ in extents), default=0) if size else 0
     below = sum(count for _, count in extents)

@@ -36,9 +36,13 @@ Unit = TypeVar("Unit", FunctionType, type)
 
 _ABSENT = object()
 _builtin_names: Space = vars(builtins)
-_MODULE_NAMES = frozenset(
-    "__annotations__ __builtins__ __cached__ __doc__ __file__ __loader__ __name__ __package__ __path__ __spec__".split()
-)
+_MODULE_NAMES = frozenset(vars(ModuleType("any"))) | {
+    "__annotations__",
+    "__builtins__",
+    "__cached__",
+    "__file__",
+    "__path__",
+}
 
 
 class _Active(threading.local):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -17,10 +17,11 @@ _FIXED: frozenset[type] = frozenset(
     {type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice}
     | {FunctionType, BuiltinFunctionType, ModuleType}
 )
-_FIXED_BY_NAME = frozenset(
+_FIXED_NAMES = (
     "datetime.date datetime.time datetime.datetime datetime.timedelta decimal.Decimal fractions.Fraction re.Pattern "
-    "uuid.UUID pathlib.PosixPath pathlib.PurePosixPath pathlib._local.PosixPath pathlib._local.PurePosixPath".split()
+    "uuid.UUID pathlib.PosixPath pathlib.PurePosixPath pathlib._local.PosixPath pathlib._local.PurePosixPath"
 )
+_FIXED_BY_NAME = frozenset(_FIXED_NAMES.split())
 _FEW = 200
 
 
@@ -66,7 +67,7 @@ class Watch:
         self._classes: list[type] = []
         self._mros: list[object] = []
         self._lists: list[tuple[Any, list[Any], list[int]]] = []
-        self._values: list[tuple[object, bytes]] = []
+        self.values: list[tuple[object, bytes]] = []  # what can change inside, and the digest it had
 
     def name(self, space: Mapping[str, Any], name: str, seen: object) -> None:
         self._spaces.setdefault(id(space), (space, {}, set()))[1][name] = seen
@@ -102,7 +103,7 @@ class Watch:
                 self._lists.append((each, items, list(map(id, items))))
 
     def value(self, value: object, digest: bytes) -> None:
-        self._values.append((value, digest))
+        self.values.append((value, digest))
 
     def seal(self) -> None:
         """Bring what was seen into the form in which it is compared fastest: long lists, compared in C."""
@@ -114,8 +115,8 @@ class Watch:
         self._absences = [(space, absent) for space, _, absent in self._spaces.values() if absent]
         self._default_ids = list(map(id, self._defaults))
 
-    def unchanged(self, digest: Callable[[object], bytes]) -> bool:
-        """Whether every look-up still gives what it gave; `digest` tells for values that can change inside."""
+    def unchanged(self) -> bool:
+        """Whether every look-up still gives what it gave, but for `values`."""
         try:
             for space, get, ids in self._names:
                 if list(map(id, get(space))) != ids:
@@ -138,6 +139,4 @@ class Watch:
         for items, _, ids in self._lists:
             if list(map(id, items)) != ids:
                 return False
-        if self._classes and list(map(_mro_of, self._classes)) != self._mros:
-            return False
-        return all(digest(value) == seen for value, seen in self._values)
+        return not self._classes or list(map(_mro_of, self._classes)) == self._mros

@@ -80,7 +80,7 @@ def _remove_orphans(connection: sqlite3.Connection, folder: str, names: Sequence
 
 
 def _shrink(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA incremental_vacuum").fetchall()
+    connection.executescript("PRAGMA incremental_vacuum")  # a plain execute would stop after one page
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 

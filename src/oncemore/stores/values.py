@@ -63,7 +63,14 @@ class BytesDisk(diskcache.Disk):
         return size, MODE_BINARY, filename, None
 
     def fetch(
-        self, mode: int, filename: str | None, value: object, read: bool = False, *, size: int = -1, key: str = ""
+        self,
+        mode: int,
+        filename: str | None,
+        value: object,
+        read: bool = False,
+        *,
+        size: int | None = None,
+        key: str = "",
     ) -> Bytes:
         """The value behind these columns, which anyone may have altered. `FileNotFoundError`: its file is gone."""
         if mode == MODE_RAW and filename is None and type(value) is bytes:
@@ -110,33 +117,33 @@ class BytesDisk(diskcache.Disk):
             return False
 
     def _write_frames(self, path: str, frames: Sequence[Bytes]) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         folder = os.path.dirname(path)
         try:
-            descriptor = os.open(path, flags, 0o600)
+            file = open(path, "xb", opener=_private)
         except FileNotFoundError:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, 0o700)
-            descriptor = os.open(path, flags, 0o600)
+            file = open(path, "xb", opener=_private)
             if self.fsync:
                 sync_directory(self._directory)
-        with open(descriptor, "wb") as file:
+        with file:
             for frame in frames:
                 file.write(frame)  # a large frame goes past the buffer: it is not copied
             if self.fsync:
                 file.flush()
-                os.fsync(descriptor)
+                os.fsync(file.fileno())
         if self.fsync:
             sync_directory(folder)
 
-    def _read_file(self, filename: str, size: int, key: str) -> memoryview:
+    def _read_file(self, filename: str, expected: int | None, key: str) -> memoryview:
         # A link, a pipe or a device in the file's place is neither followed nor waited for.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = os.open(os.path.join(self._directory, filename), flags)
         try:
             found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode) or found.st_size != size:
-                raise self.damaged(key, f"its file {filename} has {found.st_size} bytes instead of {size}")
+            size = found.st_size
+            if not stat.S_ISREG(found.st_mode) or expected not in (None, size):
+                raise self.damaged(key, f"its file {filename} has {size} bytes instead of {expected}")
             buffer = _allocate(size)
             filled = 0
             while filled < size:
@@ -147,6 +154,10 @@ class BytesDisk(diskcache.Disk):
             return buffer
         finally:
             os.close(descriptor)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _allocate(size: int) -> memoryview:

@@ -12,15 +12,16 @@ class Process(Surrounding):
     name = "process"
     per_item = True
 
-    def before(self, moment: Moment) -> tuple[dict[str, str], str]:
-        return dict(os.environ), os.getcwd()
+    def before(self, moment: Moment) -> tuple[dict[bytes, bytes], str]:
+        return _environment(), _folder()
 
-    def after(self, moment: Moment, note: tuple[dict[str, str], str]) -> dict[str, Any] | None:
+    def after(self, moment: Moment, note: tuple[dict[bytes, bytes], str]) -> dict[str, Any] | None:
         (was, folder), (now, here) = note, self.before(moment)
         effect: dict[str, Any] = {}
         if now != was:
-            effect["set"] = {name: value for name, value in now.items() if was.get(name) != value}
-            effect["unset"] = [name for name in was if name not in now]
+            changed = {name: value for name, value in now.items() if was.get(name) != value}
+            effect["set"] = {os.fsdecode(name): os.fsdecode(value) for name, value in changed.items()}
+            effect["unset"] = [os.fsdecode(name) for name in was if name not in now]
         if here != folder:
             effect["folder"] = here
         return effect or None
@@ -31,3 +32,16 @@ class Process(Surrounding):
             os.environ.pop(name, None)
         if "folder" in effect:
             os.chdir(effect["folder"])
+
+
+def _environment() -> dict[bytes, bytes]:
+    """A copy of the environment, as bytes: os.environ decodes every name and value anew, which takes 40 times as long."""
+    data: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
+    return data.copy()
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # it was removed under us
+        return ""
