@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from . import generators, intents, runs
-from .checkpoints import Kept, Node
+from .shelf import Kept, Node
 from .codec import Decoded
 from .durations import seconds
 from .errors import CodecError, FingerprintError, IntegrityError, NotRecorded, StoreError, UsageError, warn
@@ -137,7 +137,7 @@ class Definition:
         parts, code = self.parts(asked)  # now: the function may change its arguments
         if why is None:
             why = yield Blocking(self.reason, asked)
-        settled = (yield Blocking(intents.begin, run.checkpoints, node)) if self.once else None
+        settled = (yield Blocking(intents.begin, run.shelf, node)) if self.once else None
         here = runs.entered(run), _inside.set((*_inside.get(), node))
         scene = Scene(self.moment(asked, parts))
         started = time.perf_counter()
@@ -164,7 +164,7 @@ class Definition:
 
     def _failed(self, asked: Asked, error: Exception, *, reason: str, seconds: float) -> None:
         if self.once:
-            intents.withdraw(asked.run.checkpoints, asked.node)
+            intents.withdraw(asked.run.shelf, asked.node)
         asked.run.record_failure(asked.node, error, reason=reason, seconds=seconds)
 
     # -- its pieces
@@ -218,7 +218,7 @@ class Definition:
         if run.wants_fresh(node):
             return None, "ONCEMORE_REFRESH"
         try:
-            entry, why = run.checkpoints.find(node, run.state.digest)
+            entry, why = run.shelf.find(node, run.state.digest)
         except StoreError as error:
             if run.strict and isinstance(error, IntegrityError):
                 raise
@@ -252,7 +252,7 @@ class Definition:
 
     def reason(self, asked: Asked) -> str:
         """Why the node runs though nothing is wrong with a checkpoint of it: something it depends on changed, or it is new."""
-        return reason(asked.run.checkpoints, asked.node, *self.parts(asked)) if asked.run.resumed else NEW
+        return reason(asked.run.shelf, asked.node, *self.parts(asked)) if asked.run.resumed else NEW
 
     def kept(
         self,

@@ -154,7 +154,7 @@ def _replay(step: Definition, asked: Asked, entry: Decoded) -> ItemPath:
     asked.run.count_reuse(asked.node, entry)
     depend(asked.run.state, entry.meta.get("reads", ()))
     for number in range(entry.meta["chunks"]):
-        chunk = yield Blocking(asked.run.checkpoints.chunk, entry, number)
+        chunk = yield Blocking(asked.run.shelf.chunk, entry, number)
         for pickled in chunk.load():
             item, effects = codec.loads(pickled, chunk.meta.get("main", ""), moment.roots.find)
             restore(moment, effects)
@@ -173,7 +173,7 @@ def _intact(step: Definition, asked: Asked, entry: Decoded) -> bool:
     """Whether all chunks are there, before the first item is handed out: a replay must not break off midway."""
     try:
         for number in range(entry.meta["chunks"]):
-            asked.run.checkpoints.chunk(entry, number)
+            asked.run.shelf.chunk(entry, number)
         step.load(asked, entry)
     except (StoreError, CodecError) as error:
         if asked.run.strict and isinstance(error, StoreError):
@@ -219,7 +219,7 @@ class _Recording:
 
     def _pack(self) -> None:
         number = len(self._chunks)
-        self._chunks.append(self._asked.run.checkpoints.encode_chunk(self._token, number, self._items))
+        self._chunks.append(self._asked.run.shelf.encode_chunk(self._token, number, self._items))
         self._items, self._size = [], 0
 
     def finish(self, value: object) -> Callable[[], None]:

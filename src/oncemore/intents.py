@@ -10,20 +10,20 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from .checkpoints import Checkpoints, Node
+from .shelf import Shelf, Node
 from .codec import Decoded
 from .errors import UnknownOutcome, UsageError
 
 _MISSING = object()
 
 
-def begin(checkpoints: Checkpoints, node: Node) -> Decoded | None:
+def begin(shelf: Shelf, node: Node) -> Decoded | None:
     """Leave the intent, or find what `resolve` said about an earlier one. UnknownOutcome if nothing was said."""
-    key = checkpoints.intent_key(node.idempotency_key)
-    found = checkpoints.read(key)
+    key = shelf.intent_key(node.idempotency_key)
+    found = shelf.read(key)
     if found is None:
         meta = {"step": node.step, "node": node.id, "time": time.time()}
-        checkpoints.put(key, None, meta)
+        shelf.put(key, None, meta)
         return None
     if found.meta.get("settled"):
         return found
@@ -31,19 +31,19 @@ def begin(checkpoints: Checkpoints, node: Node) -> Decoded | None:
     raise UnknownOutcome(node.id, node.idempotency_key, when)
 
 
-def withdraw(checkpoints: Checkpoints, node: Node) -> None:
+def withdraw(shelf: Shelf, node: Node) -> None:
     """The body raised by itself: it says that the effect did not take place."""
-    checkpoints.remove(checkpoints.intent_key(node.idempotency_key))
+    shelf.remove(shelf.intent_key(node.idempotency_key))
 
 
-def resolve(checkpoints: Checkpoints, which: str, happened: bool, result: Any) -> None:
+def resolve(shelf: Shelf, which: str, happened: bool, result: Any) -> None:
     """Answer for the intent with that idempotency key or node id."""
-    for key, found in checkpoints.intents():
+    for key, found in shelf.intents():
         if found.meta.get("settled") or which not in (key.rpartition("/")[2], found.meta["node"]):
             continue
         if happened:
-            checkpoints.put(key, result, {**found.meta, "settled": True})
+            shelf.put(key, result, {**found.meta, "settled": True})
         else:
-            checkpoints.remove(key)
+            shelf.remove(key)
         return
     raise UsageError(f"this run has no unknown outcome called {which!r}; UnknownOutcome names them by node and key")

@@ -168,13 +168,13 @@ def _identity(items: Iterable[Any]) -> str | None:
 
 
 def _key(run: Run, name: str) -> str:
-    return f"{run.checkpoints.home}$/{quote(name, safe='')}"
+    return f"{run.shelf.home}$/{quote(name, safe='')}"
 
 
 def _resume(run: Run, name: str, known: str | None) -> tuple[int, bool]:
     """Put state and generators back to the last snapshot: how many items it had seen, and whether those were all."""
     try:
-        entry = run.checkpoints.read(_key(run, name))
+        entry = run.shelf.read(_key(run, name))
         if entry is None:
             return 0, False
         if entry.meta["items"] != known:
@@ -196,6 +196,6 @@ def _snapshot(run: Run, name: str, known: str | None, seen: int, *, done: bool) 
     value = (run.state.values_by_key(), Generators().before(None))
     try:
         meta = {"items": known, "seen": seen, "done": done}
-        run.checkpoints.put(_key(run, name), value, meta, [SnapshotSaved(loop=name, seen=seen)])
+        run.shelf.put(_key(run, name), value, meta, [SnapshotSaved(loop=name, seen=seen)])
     except (CodecError, StoreError) as error:
         warn(f"loop {name}: the snapshot after {seen} items was not kept: {error}")

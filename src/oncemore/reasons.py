@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .checkpoints import Checkpoints, Node
+from .shelf import Shelf, Node
 from .fingerprint import Part
 
 NEW = "new node"
 
 
-def reason(checkpoints: Checkpoints, node: Node, arguments: Mapping[str, Part], code: Mapping[str, Part]) -> str:
+def reason(shelf: Shelf, node: Node, arguments: Mapping[str, Part], code: Mapping[str, Part]) -> str:
     """One line that names what changed since the nearest checkpoint of the same step."""
     nearest, differing = None, len(arguments) + 1
-    for other, meta in checkpoints.others(node):
+    for other, meta in shelf.others(node):
         before: dict[str, str] = meta.get("arguments", {})
         changed = [name for name in {**before, **arguments} if _digest(arguments, name) != before.get(name)]
         if len(changed) < differing:
@@ -24,7 +24,7 @@ def reason(checkpoints: Checkpoints, node: Node, arguments: Mapping[str, Part], 
         return NEW
     said = [f"{name} changed" for name in names]
     if nearest.code != node.code:
-        said += _code_changes(checkpoints.code_parts(nearest.code), code)
+        said += _code_changes(shelf.code_parts(nearest.code), code)
     return "; ".join(said)
 
 

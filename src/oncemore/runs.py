@@ -22,7 +22,7 @@ from urllib.parse import quote
 from blake3 import blake3
 
 from . import events, intents
-from .checkpoints import Checkpoints, Kept, Node
+from .shelf import Shelf, Kept, Node
 from .codec import Decoded, seal, unseal
 from .errors import CodecError, IntegrityError, StoreError, UsageError, warn
 from .events import Event
@@ -94,7 +94,7 @@ class Run:
         self._refreshed: set[str] = set()
         self._calls: dict[str, Ordinals] = {}
         self.state = State(state)
-        self.checkpoints: Checkpoints
+        self.shelf: Shelf
 
     def __repr__(self) -> str:
         return f"<Run {self.id!r} in {self.store.url}>"
@@ -122,7 +122,7 @@ class Run:
             if not made:
                 return self.open(announce=announce)  # another process was quicker: its record counts
         uid = record["uid"]
-        self.checkpoints = Checkpoints(self.store, f"node/{uid}/", f"event/{uid}/")
+        self.shelf = Shelf(self.store, f"node/{uid}/", f"event/{uid}/")
         if announce:
             self.emit(events.RunResumed() if self.resumed else events.RunStarted(workflow=self.workflow))
         return self
@@ -158,13 +158,13 @@ class Run:
         for fact in facts:
             logger.info("run %s: %s", self.id, fact)
         try:
-            self.checkpoints.append(facts)
+            self.shelf.append(facts)
         except StoreError as error:
             warn(f"run {self.id}: {type(facts[-1]).__name__} could not be written: {error}")
 
     def events(self, since: int = 0) -> Iterator[Event]:
         """The run's events in order, those after number `since`."""
-        return self.checkpoints.events(since)
+        return self.shelf.events(since)
 
     # -- what a script can do with a run
 
@@ -219,12 +219,12 @@ class Run:
 
     def resolve(self, which: str, *, happened: bool, result: Any = None) -> None:
         """Say how a step with effect="once" ended that was cut off: by the node or the key that `UnknownOutcome` names."""
-        intents.resolve(self.checkpoints, which, happened, result)
+        intents.resolve(self.shelf, which, happened, result)
 
     # -- nodes
 
     def node(self, step: str, arguments: str, code: str, *, shared: bool) -> Node:
-        return Node("shared/" if shared else self.checkpoints.home, step, arguments, code)
+        return Node("shared/" if shared else self.shelf.home, step, arguments, code)
 
     def ordinals(self, step: str, arguments: str) -> Ordinals:
         """Which of the identical calls of a step are under way or done in this scope."""
@@ -245,7 +245,7 @@ class Run:
         kept.meta.update(step=node.step, time=time.time(), seconds=seconds, reason=reason)
         token = _current.set(None)  # a step inside the value is kept as itself, not as part of this run
         try:
-            entry = self.checkpoints.encode(node, kept)
+            entry = self.shelf.encode(node, kept)
             fact = events.StepCompleted(
                 step=node.step,
                 node=node.key,
@@ -254,7 +254,7 @@ class Run:
                 raw_bytes=entry.raw_bytes,
                 stored_bytes=entry.stored_bytes,
             )
-            self.checkpoints.write(node, entry, kept, fact)
+            self.shelf.write(node, entry, kept, fact)
             logger.info("run %s: %s", self.id, fact)
         except CodecError as error:
             self.not_kept(node, f"{error}. It will run again next time", seconds=seconds)
@@ -267,7 +267,7 @@ class Run:
         """Say that a step's result is returned but will not be there next time."""
         warn(f"step {node.step}: the result was not kept: {why}")
         try:
-            self.checkpoints.append([events.StepNotKept(step=node.step, node=node.key, reason=why, seconds=seconds)])
+            self.shelf.append([events.StepNotKept(step=node.step, node=node.key, reason=why, seconds=seconds)])
         except StoreError:
             pass  # the same store that could not take the result; the warning above said so
 
@@ -414,6 +414,6 @@ def outside() -> Run:
     place = (os.getpid(), Reference("", store.url, False))
     if place not in _joined:
         run = Run("", store)
-        run.checkpoints = Checkpoints(store, "shared/", None)
+        run.shelf = Shelf(store, "shared/", None)
         _joined[place] = run
     return _joined[place]

@@ -1,4 +1,4 @@
-"""A run's checkpoints in its store: found, verified, written, forgotten.
+"""Where a run's entries stand in its store: found, verified, written, forgotten.
 
 Small entries are read in bulk once a few have been asked for, and stay in memory as the bytes they are: each recall
 makes a fresh value from them.
@@ -69,7 +69,7 @@ def _variant(node: Node, reads: Mapping[str, str]) -> str:
     return f"{node.key}@{blake3(json.dumps(reads, sort_keys=True).encode()).hexdigest(length=16)}"
 
 
-class Checkpoints:
+class Shelf:
     """The entries of one run (`log` names its event log), or those shared between runs (no log)."""
 
     def __init__(self, store: Store, home: str, log: str | None) -> None:
