@@ -31,6 +31,7 @@ VERSION = 1
 _ENVELOPE = len(MAGIC) + 1 + 32
 _COUNT = struct.Struct("<I")
 _FRAME = struct.Struct("<BBQQ")  # packing, item size, bytes here, bytes unpacked
+_ALIGNED = 64  # buffers begin at multiples of this, counted from the entry's beginning: an array is used where it lies
 
 
 def seal(frames: Sequence[Bytes], key: str, secret: bytes) -> list[Bytes]:
@@ -83,8 +84,18 @@ def encode(value: object, meta: Mapping[str, Any], *, key: str, secret: bytes, n
     parts = [json.dumps(meta, separators=(",", ":")).encode(), stream, *buffers]
     packed = [compression.pack(part) for part in parts]
     table = b"".join(_FRAME.pack(p.packing, p.item, memoryview(p.data).nbytes, p.raw) for p in packed)
-    frames = [_COUNT.pack(len(packed)) + table, *(p.data for p in packed)]
+    frames: list[Bytes] = [_COUNT.pack(len(packed)) + table]
+    offset = len(frames[0])
+    for number, p in enumerate(packed):
+        gap = _gap(number, offset)
+        frames += [bytes(gap), p.data] if gap else [p.data]
+        offset += gap + memoryview(p.data).nbytes
     return Encoded(key, seal(frames, key, secret), sum(p.raw for p in packed))
+
+
+def _gap(number: int, offset: int) -> int:
+    """Bytes that are left out before a frame; the first two, metadata and pickle stream, follow at once."""
+    return -(_ENVELOPE + offset) % _ALIGNED if number >= 2 else 0
 
 
 class Decoded:
@@ -95,7 +106,8 @@ class Decoded:
         (count,) = _COUNT.unpack_from(body)
         offset = _COUNT.size + count * _FRAME.size
         self._frames: list[tuple[int, int, memoryview, int]] = []
-        for packing, item, size, raw in _FRAME.iter_unpack(body[_COUNT.size : offset]):
+        for number, (packing, item, size, raw) in enumerate(_FRAME.iter_unpack(body[_COUNT.size : offset])):
+            offset += _gap(number, offset)
             self._frames.append((packing, item, body[offset : offset + size], raw))
             offset += size
         self._key = key

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from contextvars import copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -44,11 +44,16 @@ class Blocking(Generic[T]):
         return self.outcome
 
     async def later(self) -> T:
-        work = asyncio.ensure_future(asyncio.to_thread(self.now))
+        # a future, not a task: a loop that is shut down cancels tasks
+        work = asyncio.get_running_loop().run_in_executor(None, copy_context().run, self.now)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            await asyncio.wait([work])  # a thread cannot be stopped: it must not go on behind the back of who cancelled
+            while not work.done():  # a thread cannot be stopped: it must not go on behind the back of who cancelled
+                try:
+                    await asyncio.wait([work])
+                except asyncio.CancelledError:
+                    pass  # told once more; the first is passed on
             raise
 
 
@@ -82,17 +87,23 @@ class Arrival:
 def drive(path: Path[T]) -> T:
     """Follow a path to its end in this thread."""
     request = next(path)
+    stop: StopIteration | None = None
     while True:
         try:
             try:
                 answer = request.now()
             except BaseException as error:
+                stop = error if isinstance(error, StopIteration) else None
                 request = path.throw(error)
             else:
                 request = path.send(answer)
         except StopIteration as end:
             result: T = end.value
             return result
+        except RuntimeError as error:
+            if stop is not None and error.__cause__ is stop:  # what a generator makes of a StopIteration it passes on
+                raise stop from None
+            raise
 
 
 async def drive_async(path: Path[T]) -> T:
@@ -121,55 +132,49 @@ class Holds(Protocol):
 
 
 class Seat:
-    """The right to compute one key. Released exactly once, whatever happens."""
+    """The right to compute one key. Released once; should Ctrl-C hit the release, by the garbage collector."""
 
-    def __init__(self, place: tuple[str, str], hold: Any) -> None:
-        self._place, self._hold = place, hold
+    def __init__(self, place: tuple[str, str], landing: Future[None], hold: Any) -> None:
+        self._place, self._landing, self._hold = place, landing, hold
 
     def release(self) -> None:
-        self._hold.release()
-        _land(self._place)
+        try:
+            self._hold.release()
+        finally:
+            _land(self._place, self._landing)
+
+    __del__ = release
 
 
+# Without a lock: who puts a landing here by `setdefault`, one operation of the interpreter, is the one to take it out.
 _landings: dict[tuple[str, str], Future[None]] = {}
-_guard = threading.Lock()
 
 
 def board(store: Holds, key: str) -> Path[Seat | None]:
     """The seat for `key`, or None after another of this process had it: then look whether the checkpoint is there."""
-    place = (store.url, key)
-    with _guard:
-        landing = _landings.get(place)
-        if landing is None:
-            _landings[place] = Future()
-    if landing is not None:
-        yield Arrival(landing)
-        return None
+    place, mine = (store.url, key), Future[None]()
     pause, request = _FIRST_PAUSE, Blocking(store.hold, key)
     try:
+        landing = _landings.setdefault(place, mine)
+        if landing is not mine:
+            yield Arrival(landing)
+            return None
         while (hold := (yield request)) is None:
             yield Pause(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
     except BaseException:
         if request.outcome is not None:
             request.outcome.release()
-        _land(place)
+        _land(place, mine)
         raise
-    return Seat(place, hold)
+    return Seat(place, mine, hold)
 
 
-def _land(place: tuple[str, str]) -> None:
-    with _guard:
-        landing = _landings.pop(place, None)  # None in a child that was forked while its parent had the seat
-    if landing is not None:
+def _land(place: tuple[str, str], landing: Future[None]) -> None:
+    if _landings.get(place) is landing:  # not in a child that was forked while its parent had the seat
+        del _landings[place]
+    if not landing.done():
         landing.set_result(None)
 
 
-def _forget_in_child() -> None:
-    """A forked child has none of the threads that hold seats."""
-    global _guard
-    _guard = threading.Lock()
-    _landings.clear()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_landings.clear)  # a forked child has none of the threads that hold seats

@@ -8,12 +8,15 @@ import logging
 import os
 import secrets
 import sys
+import threading
 import time
 import traceback
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextvars import ContextVar, Token
+from heapq import heappop, heappush
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, Union, overload
@@ -35,19 +38,37 @@ T = TypeVar("T")
 
 logger = logging.getLogger("oncemore")
 
-_current: ContextVar[Run | None] = ContextVar("oncemore_run", default=None)
+_current: ContextVar[Run | None] = ContextVar("oncemore_run")  # not set in a thread that has entered no scope
+_open: dict[Run, tuple[Run | None, int]] = {}  # the runs open in this process: the run around each, and its thread
 
 StoreLike = Union[str, "os.PathLike[str]", Store]
 
 
 def current_run() -> Run | None:
     """The run whose scope this thread or task is in, or None."""
-    return _current.get()
+    return _current.get(None)
+
+
+def run_here() -> Run | None:
+    """The run that a step called or pickled here belongs to.
+
+    Threads of pools enter no scope. While one run is open in the process (or one inside the others), theirs is that.
+    """
+    try:
+        return _current.get()
+    except LookupError:
+        pass
+    opened = dict(_open)
+    around = {outer for outer, _ in opened.values()}
+    here = [run for run in opened if run not in around]
+    if threading.get_ident() in {thread for _, thread in opened.values()} or len({run.reference for run in here}) != 1:
+        return None
+    return here[-1]
 
 
 def entered(run: Run) -> Token[Run | None]:
     """Make `run` current for the body of a step; a step that is shared outside any scope stays outside."""
-    return _current.set(run if run.id else _current.get())
+    return _current.set(run if run.id else current_run())
 
 
 def left(token: Token[Run | None]) -> None:
@@ -84,15 +105,17 @@ class Run:
         state: Mapping[str, Any] = {},
     ) -> None:
         self.id, self.store, self.workflow, self.strict = run_id, store, workflow, strict
+        self.pid = os.getpid()
         self.resumed = False
         self.disabled = os.environ.get("ONCEMORE_DISABLE", "") not in ("", "0")
         self.ran: Counter[str] = Counter()
         self.reused: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self._saved: Counter[str] = Counter()
-        self._refresh = set(filter(None, os.environ.get("ONCEMORE_REFRESH", "").split(",")))
+        self._refresh = set(map(str.strip, os.environ.get("ONCEMORE_REFRESH", "").split(",")))
         self._refreshed: set[str] = set()
-        self._calls: dict[str, Ordinals] = {}
+        self.calls: dict[str, Ordinals] = {}  # of steps that count every call
+        self.loops: set[str] = set()  # those completed in this scope
         self.state = State(state)
         self.shelf: Shelf
 
@@ -110,7 +133,7 @@ class Run:
         if self.disabled:
             return self
         key = f"run/{quote(self.id, safe='')}"
-        record = self._read(key, self.store.get(key))
+        record = self._read(key)
         if record is None:
             record = {"uid": secrets.token_hex(8), "workflow": self.workflow, "created": time.time()}
             sealed = seal([json.dumps(record).encode()], key, secret())
@@ -127,21 +150,30 @@ class Run:
             self.emit(events.RunResumed() if self.resumed else events.RunStarted(workflow=self.workflow))
         return self
 
-    def _read(self, key: str, data: Bytes | None) -> dict[str, Any] | None:
+    def _read(self, key: str) -> dict[str, Any] | None:
         """The run's record, if there is one that can be trusted. A damaged one is set aside, not lost."""
-        if data is None:
-            return None
+        data = None
         try:
+            data = self.store.get(key)
+            if data is None:
+                return None
             record: dict[str, Any] = json.loads(bytes(unseal(data, key, secret())))
         except IntegrityError as error:
             if self.strict:
                 raise
-            aside = f"damaged/{key}/{secrets.token_hex(4)}"
-            warn(f"run {self.id} starts anew, its record is set aside as {aside}: {error}")
-            self.store.commit(put={aside: [data]}, delete=[key], expect={key: data})
+            self._set_aside(key, data, error)
             return None
         self.resumed = True
         return record
+
+    def _set_aside(self, key: str, data: Bytes | None, error: IntegrityError) -> None:
+        aside = f"damaged/{key}/{secrets.token_hex(4)}"
+        if data is None:  # not even the store can read it
+            warn(f"run {self.id} starts anew, its record is removed: {error}")
+            self.store.commit(delete=[key])
+        else:
+            warn(f"run {self.id} starts anew, its record is set aside as {aside}: {error}")
+            self.store.commit(put={aside: [data]}, delete=[key], expect={key: data})
 
     def leave(self, error: BaseException | None) -> None:
         """Record how the scope ended, and what was reused in it."""
@@ -228,7 +260,7 @@ class Run:
 
     def ordinals(self, step: str, arguments: str) -> Ordinals:
         """Which of the identical calls of a step are under way or done in this scope."""
-        return self._calls.setdefault(f"{step}/{arguments}", Ordinals())
+        return self.calls.setdefault(f"{step}/{arguments}", Ordinals())
 
     def wants_fresh(self, node: Node) -> bool:
         """Whether `ONCEMORE_REFRESH` asks for this node to run again; once in a scope."""
@@ -240,7 +272,6 @@ class Run:
 
     def record(self, node: Node, kept: Kept, *, reason: str, seconds: float) -> None:
         """Keep the result of a completed node. What cannot be kept is told, and the program goes on."""
-        self.ran[node.step] += 1
         self._refreshed.add(node.key)
         kept.meta.update(step=node.step, time=time.time(), seconds=seconds, reason=reason)
         token = _current.set(None)  # a step inside the value is kept as itself, not as part of this run
@@ -255,6 +286,7 @@ class Run:
                 stored_bytes=entry.stored_bytes,
             )
             self.shelf.write(node, entry, kept, fact)
+            self.ran[node.step] += 1
             logger.info("run %s: %s", self.id, fact)
         except CodecError as error:
             self.not_kept(node, f"{error}. It will run again next time", seconds=seconds)
@@ -265,6 +297,7 @@ class Run:
 
     def not_kept(self, node: Node, why: str, *, seconds: float) -> None:
         """Say that a step's result is returned but will not be there next time."""
+        self.ran[node.step] += 1
         warn(f"step {node.step}: the result was not kept: {why}")
         try:
             self.shelf.append([events.StepNotKept(step=node.step, node=node.key, reason=why, seconds=seconds)])
@@ -290,21 +323,22 @@ class Ordinals:
     """Numbers for identical calls. A failed call gives its number back, so that a retry is the same call."""
 
     def __init__(self) -> None:
-        self._next, self._free = 0, list[int]()
+        self._numbers, self._next, self._free = count(), 0, list[int]()
 
     def peek(self) -> int:
         return min(self._free, default=self._next)
 
     def take(self) -> int:
-        number = self.peek()
-        if number in self._free:
-            self._free.remove(number)
-        else:
-            self._next += 1
-        return number
+        # Threads take numbers at once. No lock, which a fork could copy while held: each of these is one operation.
+        try:
+            return heappop(self._free)
+        except IndexError:
+            number = next(self._numbers)
+            self._next = max(self._next, number + 1)
+            return number
 
     def give_back(self, number: int) -> None:
-        self._free.append(number)
+        heappush(self._free, number)
 
 
 def _ending(error: BaseException | None) -> Event:
@@ -353,11 +387,15 @@ class checkpoint_scope:
         return Run(run_id, store, **self._options).open()
 
     def _enter(self, run: Run) -> Run:
+        _open[run] = current_run(), threading.get_ident()
         self._entered.append((run, _current.set(run)))
         return run
 
     def _exit(self) -> Run:
-        run, token = self._entered.pop()
+        # the latest that this thread or task entered: others may be inside the same object
+        mine = [i for i, (run, _) in enumerate(self._entered) if run is current_run()]
+        run, token = self._entered.pop(mine[-1] if mine else -1)
+        _open.pop(run, None)
         _current.reset(token)
         return run
 
