@@ -1,5 +1,7 @@
 """The script of the README. Start it, see it fail, write rate.txt, start it once more."""
 
+from pathlib import Path
+
 from oncemore import checkpoint_scope, checkpointed
 
 
@@ -17,7 +19,7 @@ def total(rows, rate):
 
 with checkpoint_scope("quickstart") as run:
     rows = fetch(1) + fetch(2) + fetch(3)
-    rate = float(open("rate.txt").read())
+    rate = float(Path("rate.txt").read_text())
     print("total:", total(rows, rate))
 
 print("ran:", dict(run.ran), "reused:", dict(run.reused))

@@ -195,6 +195,8 @@ def _pickle(value: object, name: Naming | None, *, apart: bool = True) -> tuple[
     try:
         return _dump(_Pickler, value, name, callback), buffers
     except Exception as error:
+        if isinstance(error.__cause__, RecursionError):
+            raise CodecError("the result is nested deeper than pickle can follow") from error
         path, kind = offender(value)
         raise CodecError(f"{path} is a {kind}, which cannot be pickled ({error})") from error
 

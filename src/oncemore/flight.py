@@ -134,14 +134,24 @@ class Holds(Protocol):
 class Seat:
     """The right to compute one key. Released once; should Ctrl-C hit the release, by the garbage collector."""
 
-    def __init__(self, place: tuple[str, str], landing: Future[None], hold: Any) -> None:
-        self._place, self._landing, self._hold = place, landing, hold
+    place: tuple[str, str] = ("", "")
+    landing: Future[None]
+    hold: Any = None
+
+    def __init__(self, store: Holds, key: str) -> None:
+        self.landing = Future()
+        self.place = (store.url, key)
 
     def release(self) -> None:
         try:
-            self._hold.release()
+            if self.hold is not None:
+                self.hold.release()
         finally:
-            _land(self._place, self._landing)
+            # not in a child that was forked while its parent had the seat
+            if self.place in _landings and _landings[self.place] is self.landing:
+                if not self.landing.done():
+                    self.landing.set_result(None)
+                del _landings[self.place]
 
     __del__ = release
 
@@ -152,29 +162,22 @@ _landings: dict[tuple[str, str], Future[None]] = {}
 
 def board(store: Holds, key: str) -> Path[Seat | None]:
     """The seat for `key`, or None after another of this process had it: then look whether the checkpoint is there."""
-    place, mine = (store.url, key), Future[None]()
-    pause, request = _FIRST_PAUSE, Blocking(store.hold, key)
+    seat, request = Seat(store, key), Blocking(store.hold, key)
+    pause = _FIRST_PAUSE
     try:
-        landing = _landings.setdefault(place, mine)
-        if landing is not mine:
+        landing = _landings.setdefault(seat.place, seat.landing)
+        if landing is not seat.landing:
             yield Arrival(landing)
             return None
-        while (hold := (yield request)) is None:
+        while (yield request) is None:
             yield Pause(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+        seat.hold = request.outcome
+        return seat
     except BaseException:
-        if request.outcome is not None:
-            request.outcome.release()
-        _land(place, mine)
+        seat.hold = request.outcome
+        seat.release()
         raise
-    return Seat(place, mine, hold)
-
-
-def _land(place: tuple[str, str], landing: Future[None]) -> None:
-    if _landings.get(place) is landing:  # not in a child that was forked while its parent had the seat
-        del _landings[place]
-    if not landing.done():
-        landing.set_result(None)
 
 
 os.register_at_fork(after_in_child=_landings.clear)  # a forked child has none of the threads that hold seats

@@ -126,14 +126,13 @@ def loop(run: Run, name: str, items: Iterable[Any], every: Every) -> Iterator[An
     first, done = snapshots.resume()
     if done:
         return
-    generators, now = Generators(), None
-    if first:
-        now = generators.before(None)  # skipping may draw from them: a shuffled loader does
+    generators, seen = Generators(), first
+    now = generators.before(None)
     for index, item in enumerate(items):
         if index < first:
             continue
-        if index == first and now is not None:
-            generators.restore(None, now)
+        if index == first > 0:
+            generators.restore(None, now)  # skipping may have drawn from them: a shuffled loader does
         _around.set((*around, f"{name}={index}"))
         try:
             yield item
@@ -141,8 +140,8 @@ def loop(run: Run, name: str, items: Iterable[Any], every: Every) -> Iterator[An
             _around.set(around)
         if due(index + 1):
             snapshots.save(index + 1, done=False)
-        first = index + 1
-    snapshots.save(first, done=True)
+        seen = index + 1
+    snapshots.save(seen, done=True)
 
 
 class _Due:

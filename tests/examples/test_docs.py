@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,7 @@ def test_the_code_of_a_page_runs(page: Path, script: Script) -> None:
         done = script(as_script(session), name=name)
         assert "Warning" not in done.err, done.err
         printed = done.out.split(f"{END}\n")
-        for before, block in zip(blocks, blocks[1:]):
+        for before, block in pairwise(blocks):
             if block.kind == "output":
                 assert lines_of(printed[session.index(before)]) == lines_of(block.text), f"{page.name}:{block.line}"
     for block in blocks:

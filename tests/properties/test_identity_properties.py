@@ -37,7 +37,8 @@ plain = st.recursive(
     max_leaves=12,
 )
 sets = st.frozensets(
-    st.recursive(keys, lambda inner: st.one_of(st.frozensets(inner, max_size=3), st.tuples(inner))), max_size=5
+    st.recursive(keys, lambda inner: st.one_of(st.frozensets(inner, max_size=3), st.tuples(inner)), max_leaves=3),
+    max_size=5,
 )
 mixed = st.recursive(
     st.one_of(scalars, st.complex_numbers(), sets, sets.map(set)),

@@ -240,6 +240,12 @@ def test_a_module_imported_and_handed_on_counts_as_a_whole(load: Load) -> None:
     assert digests[0] != digests[1]
 
 
+@pytest.mark.parametrize("body", ["globals()['LIMIT']", "eval('LIMIT')"])
+def test_names_that_are_looked_up_by_text_count(load: Load, body: str) -> None:
+    text = "LIMIT = {}\ndef step(): return " + body + "\n"
+    assert not same(load, text.format(1), text.format(2))
+
+
 def test_an_attribute_of_a_function_counts_where_it_is_read(load: Load) -> None:
     text = "def help(): return help.limit\nhelp.limit = {}\nhelp.other = {}\ndef step(): return help()\n"
     assert not same(load, text.format(1, 1), text.format(2, 1))
@@ -375,8 +381,19 @@ ENUM = "import enum\nclass K(enum.Enum):\n    A = 1\n"
 NAMED = "import typing\nclass K(typing.NamedTuple):\n"
 DATACLASS = "import dataclasses, typing\n@dataclasses.dataclass\nclass K:\n"
 ATTRS = "import attr\n@attr.define\nclass K:\n"
-NEW = "    def __new__(cls, v):\n        o = object.__new__(cls)\n        o._value_ = 9\n        o.extra = {}\n        return o\n"
-DISPATCH = "    @functools.singledispatchmethod\n    def m(self, x): return 0\n    @m.register\n    def _(self, x: int): return {}\n"
+NEW = """
+    def __new__(cls, v):
+        o = object.__new__(cls)
+        o._value_ = 9
+        o.extra = {}
+        return o
+"""
+DISPATCH = """
+    @functools.singledispatchmethod
+    def m(self, x): return 0
+    @m.register
+    def _(self, x: int): return {}
+"""
 
 CLASSES = {
     "an enum's member": (ENUM + "    B = {}\n", "2", "3"),

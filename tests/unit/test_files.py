@@ -15,7 +15,7 @@ import pytest
 from oncemore import CheckpointWarning, OutputMissing, Run, UsageError, checkpoint_scope, checkpointed, open_store
 from oncemore.blobs import CHUNK, Blobs, put_back
 from oncemore.events import StepCompleted
-from tests.processes import Script
+from tests.processes import SRC, Script
 
 STORE = "./store"
 
@@ -808,11 +808,9 @@ def test_a_full_store_costs_the_checkpoint_but_not_the_result(monkeypatch: pytes
     def full(self: Blobs) -> None:
         raise StoreError("the disk is full")
 
-    with scope():
-        monkeypatch.setattr(Blobs, "flush", full)
-        with pytest.warns(CheckpointWarning, match="the result was not kept: the disk is full"):
-            assert train("out") == "model"
-        monkeypatch.undo()
+    monkeypatch.setattr(Blobs, "flush", full)
+    with scope(), pytest.warns(CheckpointWarning, match="the result was not kept: the disk is full"):
+        assert train("out") == "model"
     assert Path("out/model.bin").read_text() == "model"
 
 
@@ -876,7 +874,7 @@ def test_a_large_file_needs_little_memory(script: Script) -> None:
         os.unlink("big")
         with checkpoint_scope("files", store="./store") as run:
             make(100, sys.argv[1] == "random")
-        assert reused(run) == {"make": 1} and os.path.getsize("big") == 100 << 20
+        assert dict(run.reused) == {"make": 1} and os.path.getsize("big") == 100 << 20
         print(peak() - before)
     """
     for kind in ("random", "regular"):
@@ -884,25 +882,24 @@ def test_a_large_file_needs_little_memory(script: Script) -> None:
 
 
 def test_drafts_of_a_process_that_was_killed_are_swept_away(script: Script) -> None:
+    script.write(
+        """
+        import oncemore.blobs, time
+
+        def read(self, kept):
+            yield b"half"
+            print("half way", flush=True)
+            time.sleep(60)
+
+        oncemore.blobs.Blobs.read = read
+        """,
+        "hang/sitecustomize.py",
+    )
     script(STEP, "30")
     os.unlink("out/big")
-    source = STEP.replace(
-        "with checkpoint_scope",
-        "import oncemore.blobs\n"
-        "    def hang(self, kept):\n"
-        "        yield b'half'\n"
-        "        print('half way', flush=True)\n"
-        "        import time; time.sleep(60)\n"
-        "    oncemore.blobs.Blobs.read = hang\n"
-        "    with checkpoint_scope",
-        1,
-    )
-    running = script.start(source, "30", name="hanging.py")
-    running.wait_for("half way")
-    assert len(os.listdir("out")) == 1
-    running.kill()
-    assert len(os.listdir("out")) == 1
-    script.write(STEP)
-    assert "making" not in script(None, "30").out
+    script.kill_at("half way", STEP, "30", env={"PYTHONPATH": f"{script.folder / 'hang'}{os.pathsep}{SRC}"})
+    (draft,) = os.listdir("out")
+    assert draft.startswith(".oncemore-")
+    assert "making" not in script(STEP, "30").out
     assert os.listdir("out") == ["big"]
     assert os.path.getsize("out/big") == 30 << 20

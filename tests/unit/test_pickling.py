@@ -31,32 +31,32 @@ POOLS = {
     "spawned processes": """
         import multiprocessing
         from concurrent.futures import ProcessPoolExecutor
-        def spread(step, items):
+        def spread(*calls):
             with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
-                return list(pool.map(step, items))
+                return [each.result() for each in [pool.submit(step, item) for step, item in calls]]
     """,
     "forked processes": """
         import multiprocessing
         from concurrent.futures import ProcessPoolExecutor
-        def spread(step, items):
+        def spread(*calls):
             with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
-                return list(pool.map(step, items))
+                return [each.result() for each in [pool.submit(step, item) for step, item in calls]]
     """,
     "a multiprocessing pool": """
         import multiprocessing
-        def spread(step, items):
+        def spread(*calls):
             with multiprocessing.Pool(2) as pool:
-                return pool.map(step, items)
+                return [each.get() for each in [pool.apply_async(step, (item,)) for step, item in calls]]
     """,
     "joblib's processes": """
         from joblib import Parallel, delayed
-        def spread(step, items):
-            return Parallel(n_jobs=2, backend="loky")(delayed(step)(item) for item in items)
+        def spread(*calls):
+            return Parallel(n_jobs=2, backend="loky")(delayed(step)(item) for step, item in calls)
     """,
     "joblib's threads": """
         from joblib import Parallel, delayed
-        def spread(step, items):
-            return Parallel(n_jobs=2, backend="threading")(delayed(step)(item) for item in items)
+        def spread(*calls):
+            return Parallel(n_jobs=2, backend="threading")(delayed(step)(item) for step, item in calls)
     """,
 }
 
@@ -64,7 +64,7 @@ MAIN = """
     from oncemore import checkpoint_scope
     if __name__ == "__main__":
         with checkpoint_scope("pool"):
-            print(spread(square, [1, 2, 3]), spread(Model(2).score, [4]))
+            print(spread((square, 1), (square, 2), (square, 3), (Model(2).score, 4)))
 """
 
 
@@ -76,17 +76,21 @@ def ran(script: Script) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize("home", ["the script", "a module"])
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_step_called_in_a_worker_is_not_called_in_the_next_run(pool: str, home: str, script: Script) -> None:
-    if home == "a module":
-        script.write(STEPS, "mine.py")
-        source = "from mine import Model, square\n" + _flat(POOLS[pool]) + _flat(MAIN)
-    else:
-        source = _flat(STEPS) + _flat(POOLS[pool]) + _flat(MAIN)
-    assert script(source).out == "[1, 4, 9] [8]\n"
+def test_a_step_called_in_a_worker_is_not_called_in_the_next_run(pool: str, script: Script) -> None:
+    _twice(_flat(STEPS) + _flat(POOLS[pool]) + _flat(MAIN), script)
+
+
+@pytest.mark.parametrize("pool", ["spawned processes", "joblib's processes"])
+def test_a_step_of_a_module_is_checkpointed_in_a_worker_as_well(pool: str, script: Script) -> None:
+    script.write(STEPS, "mine.py")
+    _twice("from mine import Model, square\n" + _flat(POOLS[pool]) + _flat(MAIN), script)
+
+
+def _twice(source: str, script: Script) -> None:
+    assert script(source).out == "[1, 4, 9, 8]\n"
     assert ran(script) == ["score 4", "square 1", "square 2", "square 3"]
-    assert script(source).out == "[1, 4, 9] [8]\n"
+    assert script(source).out == "[1, 4, 9, 8]\n"
     assert ran(script) == []
 
 
@@ -108,7 +112,7 @@ def test_what_a_worker_recorded_is_found_in_the_scope_itself(script: Script) -> 
     source += _flat("""
         if __name__ == "__main__":
             with checkpoint_scope("pool"):
-                spread(square, [1, 2])
+                spread((square, 1), (square, 2))
                 print(square.is_done(1), square.is_done(2), square.is_done(3), square(2))
     """)
     assert script(source).out == "True True False 4\n"
@@ -119,7 +123,7 @@ def test_a_step_pickled_outside_a_scope_just_runs_where_it_arrives(script: Scrip
     source = _flat(STEPS) + _flat(POOLS["spawned processes"])
     source += _flat("""
         if __name__ == "__main__":
-            print(spread(square, [5, 5]))
+            print(spread((square, 5), (square, 5)))
     """)
     assert script(source).out == "[25, 25]\n"
     assert ran(script) == ["square 5", "square 5"]
@@ -172,7 +176,7 @@ def test_inside_a_worker_the_run_is_current_for_the_steps_that_a_step_calls(scri
     source += _flat("""
         if __name__ == "__main__":
             with checkpoint_scope("nested"):
-                print(spread(outer, [2]), square.is_done(2))
+                print(spread((outer, 2)), square.is_done(2))
     """)
     assert script(source).out == "[5] True\n"
     assert ran(script) == ["square 2"]

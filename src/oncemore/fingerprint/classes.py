@@ -25,7 +25,7 @@ _ADDED = (
     "_is_runtime_protocol __protocol_attrs__ __non_callable_proto_members__ __dataclass_fields__ __dataclass_params__ "
     "__match_args__ __attrs_attrs__ __attrs_own_setattr__ __attrs_props__ __attrs_base_of_slotted__ _fields "
     "_field_defaults __callable_proto_members_only__ __required_keys__ __optional_keys__ __readonly_keys__ "
-    "__mutable_keys__ __total__ __closed__ __extra_items__"
+    "__mutable_keys__ __total__ __closed__ __extra_items__ __slotnames__"
 )
 _VOLATILE = frozenset(_ADDED.split())
 _METHODS = (

@@ -307,6 +307,8 @@ class Walk:
         value = space.get(name, _ABSENT)
         if value is _ABSENT and (maybe or name in _builtin_names):
             self.watch.absence(space, name)
+            if name in ("eval", "exec", "globals"):
+                self._whole(space)
             value = _builtin_names.get(name)
             if isinstance(value, FunctionType) and is_project_file(value.__code__.co_filename):
                 self.visit(_builtin_names, name)
@@ -315,7 +317,7 @@ class Walk:
         while isinstance(value, ModuleType) and is_project_module(value.__name__):
             space = vars(value)
             if not rest:
-                self._whole(value)
+                self._whole(space)
                 return
             name, rest = rest[0], rest[1:]
             if name in _MODULE_NAMES:
@@ -326,11 +328,11 @@ class Walk:
             self._labels.setdefault(id(value.__dict__), f"{self.label(space)}.{name}")
             self.visit(value.__dict__, rest[0])
 
-    def _whole(self, module: ModuleType) -> None:
+    def _whole(self, space: Space) -> None:
         """A module that is handed on as such: any of its names may be read."""
-        for name in list(vars(module)):
+        for name in list(space):
             if not name.startswith("__"):
-                self.visit(vars(module), name)
+                self.visit(space, name)
 
     def _import(self, wanted: Import, space: Space, found: Reads) -> None:
         """An import in a body. The module is loaded if it is the project's: the body would do the same."""
@@ -354,7 +356,7 @@ class Walk:
         if not isinstance(module, ModuleType) or not is_project_module(module.__name__):
             return
         if wanted.escapes:
-            self._whole(module)
+            self._whole(vars(module))
         else:
             for name in found.attributes.intersection(vars(module)) - _MODULE_NAMES:
                 if (id(vars(module)), name) not in self._places:

@@ -121,8 +121,8 @@ class Roots:
         objects = self.add(kind, name)
         whole = whole or identity(self._lookup(kind, name))
         ways = [(i, obj, way(type(obj))) for i, obj in enumerate(objects)]
-        single = {i: identity(obj) for i, obj, how in ways if how is None or (how.heavy(obj) and len(objects) > 1)}
-        return Note(whole, single)
+        alone = {i for i, obj, how in ways if how is None or not how.can(obj) or (how.heavy(obj) and len(objects) > 1)}
+        return Note(whole, {i: identity(objects[i]) for i in alone})
 
     def changes(self, kind: str, name: str, note: Note) -> dict[int, Any] | None:
         """What became of the objects under a root, children by reference; None if nothing. CodecError if it cannot be redone."""
