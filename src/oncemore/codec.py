@@ -81,7 +81,7 @@ def encode(value: object, meta: Mapping[str, Any], *, key: str, secret: bytes, n
     stream, buffers = _pickle(value, name)
     if b"__main__" in stream:
         meta = {**meta, "main": canonical_name("__main__")}
-    parts = [json.dumps(meta, separators=(",", ":")).encode(), stream, *buffers]
+    parts: list[Bytes | pickle.PickleBuffer] = [json.dumps(meta, separators=(",", ":")).encode(), stream, *buffers]
     packed = [compression.pack(part) for part in parts]
     table = b"".join(_FRAME.pack(p.packing, p.item, memoryview(p.data).nbytes, p.raw) for p in packed)
     frames: list[Bytes] = [_COUNT.pack(len(packed)) + table]
@@ -162,7 +162,7 @@ class _NamingPickler(pickle.Pickler):
         return self._name(obj)
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(cloudpickle.Pickler):
     """cloudpickle, but what the script itself defines goes by name, so that a recalled object is of the script's own class."""
 
     def __init__(self, *args: Any, name: Naming | None, **options: Any) -> None:

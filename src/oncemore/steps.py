@@ -203,7 +203,7 @@ def _by_name(module: str, name: str) -> Any:
         found: Any = functools.reduce(lambda found, word: vars(found)[word], name.split("."), find_module(module))
     except (KeyError, TypeError, ImportError):
         return None
-    return found.__func__ if isinstance(found, (classmethod, staticmethod)) and not isinstance(found, Step) else found
+    return found.__func__ if type(found) in (classmethod, staticmethod) else found
 
 
 def _load_bare(module: str, name: str) -> Any:

@@ -56,29 +56,35 @@ SOURCE = """
             return self.factor * n
 
     def executor(kind):
-        with ProcessPoolExecutor(3, mp_context=mp.get_context(kind)) as pool:
+        with ProcessPoolExecutor(2, mp_context=mp.get_context(kind)) as pool:
             return list(pool.map(square, NUMBERS))
 
     def pool(kind):
-        with mp.get_context(kind).Pool(3) as pool:
+        with mp.get_context(kind).Pool(2) as pool:
             return pool.map(square, NUMBERS)
 
     def method(kind):
-        with ProcessPoolExecutor(3, mp_context=mp.get_context(kind)) as pool:
+        with ProcessPoolExecutor(2, mp_context=mp.get_context(kind)) as pool:
             return list(pool.map(Scale(3).times, NUMBERS))
 
     def joblib(kind):
         from joblib import Parallel, delayed
-        return Parallel(n_jobs=3, backend=kind)(delayed(square)(n) for n in NUMBERS)
-
-    def joblib_threads(kind):
-        from joblib import Parallel, delayed
-        contexts = [copy_context() for _ in NUMBERS]
-        return Parallel(n_jobs=3, backend=kind)(delayed(c.run)(square, n) for c, n in zip(contexts, NUMBERS))
+        return Parallel(n_jobs=2, backend=kind)(delayed(square)(n) for n in NUMBERS)
 
     def threads(kind):
         with ThreadPoolExecutor(3) as pool:
+            return list(pool.map(square, NUMBERS))
+
+    def contexts(kind):
+        with ThreadPoolExecutor(3) as pool:
             return [task.result() for task in [pool.submit(copy_context().run, square, n) for n in NUMBERS]]
+
+    def method_joblib(kind):
+        from joblib import Parallel, delayed
+        return Parallel(n_jobs=2, backend=kind)(delayed(Scale(3).times)(n) for n in NUMBERS)
+
+    def method_here(kind):
+        return [Scale(3).times(n) for n in NUMBERS]
 
     def mapped(kind):
         return list(current_run().map(square, NUMBERS, concurrency=3))
@@ -93,12 +99,13 @@ WAYS = [
     ("executor", "spawn"),
     ("executor", "forkserver"),
     ("pool", "fork"),
-    ("pool", "spawn"),
     ("method", "spawn"),
+    ("method_joblib", "loky"),
     ("joblib", "loky"),
     ("joblib", "multiprocessing"),
-    ("joblib_threads", "threading"),
+    ("joblib", "threading"),
     ("threads", ""),
+    ("contexts", ""),
     ("mapped", ""),
 ]
 QUIET = {"PYTHONWARNINGS": "ignore::DeprecationWarning"}  # Python 3.12 on fork in a process with threads
@@ -113,21 +120,22 @@ def log(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize(("way", "kind"), WAYS, ids=["-".join(filter(None, way)) for way in WAYS])
 def test_a_step_mapped_over_a_pool_runs_once_for_each_argument_and_never_again(script: Script, way: str, kind: str) -> None:
-    numbers = [*range(12), *range(12)]
-    expected = str([(3 if way == "method" else n) * n for n in numbers])
+    expected = str([(3 if way.startswith("method") else n) * n for n in [*range(12), *range(12)]])
     first = script(SOURCE, way, kind, env=QUIET)
     assert (first.lines, first.err) == ([expected], "")
-    steps = ["times"] if way == "method" else ["square", "inner"]
+    steps = ["times"] if way.startswith("method") else ["square", "inner"]
     assert log(script.folder) == sorted(f"{step} {n}" for n in range(12) for step in steps)
-    again = script(SOURCE, way, kind, env=QUIET)
+    again = script(SOURCE, "method_here" if way.startswith("method") else "contexts", "", env=QUIET)
     assert (again.lines, again.err) == ([expected], "")
+    assert log(script.folder) == []  # not even by another kind of pool
+
+
+@pytest.mark.parametrize(("way", "kind"), [("executor", "spawn"), ("joblib", "loky")])
+def test_a_pool_of_processes_reuses_what_the_script_itself_recorded(script: Script, way: str, kind: str) -> None:
+    script(SOURCE, "contexts", "")
+    log(script.folder)
+    assert script(SOURCE, way, kind, env=QUIET).err == ""
     assert log(script.folder) == []
-
-
-def test_what_one_kind_of_pool_recorded_every_other_reuses(script: Script) -> None:
-    for way, kind in (("executor", "spawn"), ("joblib", "loky"), ("threads", ""), ("pool", "fork")):
-        script(SOURCE, way, kind, env=QUIET)
-    assert log(script.folder) == sorted(f"{step} {n}" for n in range(12) for step in ("square", "inner"))
 
 
 def test_when_a_worker_is_killed_the_next_run_does_only_what_was_not_done(script: Script) -> None:
@@ -299,12 +307,27 @@ def test_a_step_pickled_inside_a_scope_takes_part_in_its_run_elsewhere(dumps: ob
         assert run.reused["travels"] == 1
 
 
-def test_a_step_in_a_thread_without_the_scope_just_runs(tmp_path: Path) -> None:
-    with checkpoint_scope("home", store="store") as run:
-        with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(travels, 1).result(PATIENCE) == (1, None)
-            assert pool.submit(copy_context().run, travels, 1).result(PATIENCE) == (1, "home")
-        assert run.ran["travels"] == 1
+def test_a_thread_that_entered_no_scope_takes_part_in_the_only_open_run() -> None:
+    with checkpoint_scope("home", store="store") as run, ThreadPoolExecutor(1) as pool:
+        assert pool.submit(travels, 1).result(PATIENCE) == (1, "home")
+        assert travels(1) == (1, "home")
+        assert (run.ran["travels"], run.reused["travels"]) == (1, 1)
+
+
+def test_a_thread_that_entered_no_scope_chooses_none_of_two_open_runs() -> None:
+    inside, go = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with checkpoint_scope("other", store="store"):
+            inside.set()
+            go.wait(PATIENCE)
+
+    with checkpoint_scope("home", store="store"), ThreadPoolExecutor(2) as pool:
+        second = pool.submit(other)
+        assert inside.wait(PATIENCE)
+        assert pool.submit(travels, 1).result(PATIENCE) == (1, None)
+        go.set()
+        second.result(PATIENCE)
 
 
 def test_scopes_of_threads_do_not_see_each_other() -> None:

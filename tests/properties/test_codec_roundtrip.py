@@ -47,7 +47,7 @@ numbers = arrays.arrays(
     | arrays.integer_dtypes(endianness="?")
     | arrays.floating_dtypes(endianness="?")
     | arrays.complex_number_dtypes()
-    | arrays.datetime64_dtypes()
+    | arrays.datetime64_dtypes(endianness="=")  # numpy's own pickles lose the other order
     | arrays.unicode_string_dtypes(max_len=3),
     arrays.array_shapes(min_dims=0, min_side=0, max_side=40),
 )
@@ -69,7 +69,7 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, float):
         return math.copysign(1, a) == math.copysign(1, b) and (a == b or (math.isnan(a) and math.isnan(b)))
     if isinstance(a, (set, frozenset)):
-        return sorted(map(repr, a)) == sorted(map(repr, b))
+        return len(a) == len(b) and all(any(same(x, y) for y in b) for x in a)
     return repr(a) == repr(b)
 
 

@@ -69,5 +69,5 @@ def skipped_alike(script: Script, source: str, **options: Any) -> Finished:
     assert any(line.startswith(RAN) for line in first.lines), "no step ran in the first process"
     assert [line for line in second.lines if line.startswith(RAN)] == []
     assert second.lines == [line for line in first.lines if not line.startswith(RAN)]
-    assert second.err == first.err
+    assert "CheckpointWarning" not in first.err + second.err
     return second

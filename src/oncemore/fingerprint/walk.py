@@ -370,10 +370,22 @@ def space_of(unit: Any) -> Space | None:
     space: Space | None = getattr(unit, "__globals__", None) or getattr(module, "__dict__", None)
     if isinstance(unit, FunctionType) and unit.__globals__.get("__name__") != unit.__module__:
         return getattr(module, "__dict__", None)  # a wrapper: it belongs where the function that it wraps does
+    if isinstance(unit, type) and unit.__module__ == "__mp_main__" and space is not None:
+        return _of_worker(space)
     if isinstance(unit, type) and (space is None or space.get(unit.__qualname__.partition(".")[0]) is None):
         # A class that was sent here from another process belongs where its methods do.
         methods = [value for value in vars(unit).values() if type(value) is FunctionType]
         return next((f.__globals__ for f in methods if f.__globals__.get("__name__") == unit.__module__), space)
+    return space
+
+
+def _of_worker(space: Space) -> Space:
+    """The namespace of the script in a worker of multiprocessing, whose module is a copy of where its functions live."""
+    functions = [value for value in map(units.without_step, space.values()) if type(value) is FunctionType]
+    methods = [v for kind in space.values() if isinstance(kind, type) for v in map(units.without_step, vars(kind).values())]
+    for function in functions + [value for value in methods if type(value) is FunctionType]:
+        if function.__globals__.get("__name__") == "__mp_main__":
+            return function.__globals__
     return space
 
 

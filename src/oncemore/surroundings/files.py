@@ -83,7 +83,7 @@ class Files(Surrounding):
             if not names and not any(of == place.name for of, _ in gone):
                 what = "nothing matches" if place.rest else "there is no"
                 raise OutputMissing(f"step {moment.step} did not produce its output: {what} {place.shown}")
-        gone.sort(key=lambda name: paths.full(name).count(os.sep), reverse=True)  # what is in a folder before the folder
+        gone.sort(key=lambda name: paths.full(name).count(os.sep), reverse=True)  # a folder after what is in it
         try:
             note.effect = {"declared": note.declared, "folders": [], "files": [], "links": [], "gone": gone}
             _keep(found, paths, moment, note.effect)

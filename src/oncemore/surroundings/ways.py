@@ -203,6 +203,13 @@ def _assign_array(obj: Any, content: Any) -> None:
     obj[...] = content
 
 
+def _assign_frame(obj: Any, content: Any) -> None:
+    obj._update_inplace(content)
+    obj.attrs = content.attrs
+    if obj.ndim == 1:
+        obj.name = content.name
+
+
 def _array_way(kind: type) -> Way:
     return Way(
         lambda obj: obj.flat if obj.dtype.hasobject else (),
@@ -225,8 +232,7 @@ def _library_way(kind: type) -> Way | None:
         if issubclass(kind, numpy.random.RandomState):
             return Way(_nothing, lambda obj: obj.get_state(legacy=False), lambda obj, content: obj.set_state(content))
     if pandas is not None and issubclass(kind, (pandas.DataFrame, pandas.Series)):
-        assign: Callable[[Any, Any], None] = lambda obj, content: obj._update_inplace(content)  # noqa: E731
-        return Way(_nothing, lambda obj: obj.copy(deep=False), assign, heavy=lambda obj: True)
+        return Way(_nothing, lambda obj: obj.copy(deep=False), _assign_frame, heavy=lambda obj: True)
     if polars is not None and issubclass(kind, (polars.DataFrame, polars.Series)):
         inner = "_df" if issubclass(kind, polars.DataFrame) else "_s"
         swap: Callable[[Any, Any], None] = lambda obj, content: setattr(obj, inner, getattr(content, inner))  # noqa: E731
