@@ -29,6 +29,10 @@ settings.register_profile("full", max_examples=300, **_common)
 settings.load_profile("full" if FULL else "short")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--campaign", type=int, metavar="N", help="how many pipelines tests/properties makes up, kills and resumes")
+
+
 @pytest.fixture(autouse=True)
 def isolated(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test sees the user's settings, secret or default store, nor leaves anything there; children inherit it."""

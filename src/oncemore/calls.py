@@ -24,8 +24,10 @@ from .fingerprint import Fingerprint, Identity, Part
 from .flight import Blocking, Path, board, drive, drive_async
 from .reasons import NEW, reason
 from .runs import Reference, Run
-from .surroundings import Moment, Scene, restore
+from .surroundings import Moment, Scene, kinds, restore
 from .surroundings.state import depend
+
+kinds()  # loaded now: a fork while another thread imports them would leave the child waiting for that thread
 
 _inside: ContextVar[tuple[Node, ...]] = ContextVar("oncemore_inside", default=())  # the nodes being computed around us
 

@@ -19,6 +19,7 @@ class File:
     the step is skipped. As a result, its content is kept, and a skipped step puts the file back at its path.
 
     >>> import pathlib, tempfile
+    >>> from oncemore import File
     >>> path = pathlib.Path(tempfile.mkdtemp(), "a.txt")
     >>> _ = path.write_text("hello")
     >>> File(path).read_bytes()

@@ -121,7 +121,9 @@ def path(
             yield Close(body)
             return (yield from _replay(step, asked, entry, moment))
     try:
-        return (yield from _relay(body, _Recording(step, asked, why or step.reason(asked))))
+        if not why:
+            why = yield Blocking(step.reason, asked)
+        return (yield from _relay(body, _Recording(step, asked, why)))
     except BaseException:
         step.give_back(asked)
         raise

@@ -183,12 +183,14 @@ class _Snapshots:
     def __init__(self, run: Run, name: str, around: tuple[str, ...], items: str | None) -> None:
         self._run, self._name, self._items = run, name, items
         self._key = f"{run.shelf.home}$/{quote('/'.join((*around, name)), safe='')}"
-        if self._key in run.loops:
+        if run.loops.get(self._key, run) is None:
             raise UsageError(f"a loop {name!r} has been completed in this scope already; each loop needs a name of its own")
-        self._roots = Roots(lambda kind, key: run.state.bare(key))
-        for key in run.state.values_by_key():
-            self._roots.add("state", key)
-        self._roots.list()
+        if self._key not in run.loops:
+            run.loops[self._key] = Roots(lambda kind, key: run.state.bare(key))
+            for key in run.state.values_by_key():
+                run.loops[self._key].add("state", key)
+            run.loops[self._key].list()
+        self._roots: Roots = run.loops[self._key]
 
     def resume(self) -> tuple[int, bool]:
         """Put everything back to the last snapshot: how many items it had seen, and whether those were all."""
@@ -232,4 +234,4 @@ class _Snapshots:
 
     def _end(self, done: bool) -> None:
         if done:
-            self._run.loops.add(self._key)
+            self._run.loops[self._key] = None

@@ -115,7 +115,7 @@ class Run:
         self._refresh = set(map(str.strip, os.environ.get("ONCEMORE_REFRESH", "").split(",")))
         self._refreshed: set[str] = set()
         self.calls: dict[str, Ordinals] = {}  # of steps that count every call
-        self.loops: set[str] = set()  # those completed in this scope
+        self.loops: dict[str, Any] = {}  # those begun in this scope, with what they know of the state; None for those completed
         self.state = State(state)
         self.shelf: Shelf
 
@@ -322,8 +322,11 @@ class Run:
 class Ordinals:
     """Numbers for identical calls. A failed call gives its number back, so that a retry is the same call."""
 
-    def __init__(self) -> None:
-        self._numbers, self._next, self._free = count(), 0, list[int]()
+    def __init__(self, first: int = 0, free: Iterable[int] = ()) -> None:
+        self._numbers, self._next, self._free = count(first), first, list(free)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # kept with the snapshots of loops
+        return Ordinals, (self._next, list(self._free))
 
     def peek(self) -> int:
         return min(self._free, default=self._next)

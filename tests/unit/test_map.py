@@ -255,13 +255,13 @@ INTERRUPTED = """
 
     @checkpointed(code="version", version="1")
     def work(x):
-        print("begun", x)
+        sys.stdout.write(f"begun {{x}}\\n")  # in one piece
         time.sleep(0.5 if slow and x > 1 else 0)
         return x
 
     @checkpointed(code="version", version="1")
     async def work_later(x):
-        print("begun", x)
+        sys.stdout.write(f"begun {{x}}\\n")  # in one piece
         await asyncio.sleep(0.5 if slow and x > 1 else 0)
         return x
 

@@ -200,7 +200,15 @@ def test_plain_data_in_a_walked_value_has_one_digest_however_it_was_found(monkey
 def test_plain_data_beyond_the_limit_of_size_has_one_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(values, "_LARGEST", 100)
     part = [{i: "x"} for i in range(40)]
-    assert digest([part, part, part]) == digest([part, copy.deepcopy(part), list(part)])
+    value = [[part, part, part], part]
+    walk = values._Walk()
+    walk._trials = 0
+    assert digest(value) == digest([[part, copy.deepcopy(part), list(part)], list(part)]) == walk.digest(value)
+
+
+def test_one_list_many_times_equals_as_many_lists() -> None:
+    row = [1, ["a", 2.5]]
+    assert digest([row] * 30_000) == digest([[1, ["a", 2.5]] for _ in range(30_000)])
 
 
 @pytest.mark.parametrize("spoiler", [1j, range(3), {1}, frozenset({"a"}), Point(1, 2), object, len, ..., type(None)])

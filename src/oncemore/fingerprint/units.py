@@ -122,9 +122,10 @@ def step_part(walk: Walk, value: Any) -> bytes:
 def space_of(unit: Any) -> dict[str, Any] | None:
     """The namespace that a function or class belongs to."""
     module = sys.modules.get(str(getattr(unit, "__module__", None)))
-    space: dict[str, Any] | None = getattr(unit, "__globals__", None) or getattr(module, "__dict__", None)
+    around: dict[str, Any] | None = getattr(module, "__dict__", None)
+    space: dict[str, Any] | None = getattr(unit, "__globals__", None) or around
     if isinstance(unit, FunctionType) and unit.__globals__.get("__name__") != unit.__module__:
-        return getattr(module, "__dict__", None)  # a wrapper: it belongs where the function that it wraps does
+        return around  # a wrapper: it belongs where the function that it wraps does
     if isinstance(unit, type) and unit.__module__ == "__mp_main__" and space is not None:
         return _of_worker(space)
     if isinstance(unit, type) and (space is None or space.get(unit.__qualname__.partition(".")[0]) is None):
@@ -135,7 +136,7 @@ def space_of(unit: Any) -> dict[str, Any] | None:
 
 
 def _of_worker(space: dict[str, Any]) -> dict[str, Any]:
-    """The namespace of the script in a worker of multiprocessing, whose module is a copy of where its functions live."""
+    """The namespace of the script in a multiprocessing worker, whose module is a copy of where its functions live."""
     functions = [value for value in map(without_step, space.values()) if type(value) is FunctionType]
     methods = [v for kind in space.values() if isinstance(kind, type) for v in map(without_step, vars(kind).values())]
     for function in functions + [value for value in methods if type(value) is FunctionType]:

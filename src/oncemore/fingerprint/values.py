@@ -234,7 +234,7 @@ class _Walk:
             return _Plain(value, (1 if value else 0, len(value)))
         if self._trials <= 0:
             return None
-        found, looked = _hash_of_plain(value, self._trials)
+        found, looked = _hash_of_plain(value, min(self._trials, _LARGEST))
         if found is None:
             self._trials -= looked + 50
             return None

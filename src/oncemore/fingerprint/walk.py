@@ -11,7 +11,6 @@ from __future__ import annotations
 import builtins
 import importlib.util
 import os
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager

@@ -125,6 +125,6 @@ def kinds() -> Iterable[Surrounding]:
     if not _kinds:
         from . import arguments, process, rng, state
 
-        for kind in (arguments.Arguments(), state.StateKind(), rng.Generators(), process.Process()):
-            _kinds[kind.name] = kind
+        ours = (arguments.Arguments(), state.StateKind(), rng.Generators(), process.Process())
+        _kinds.update({kind.name: kind for kind in ours})  # all at once: another thread may look meanwhile
     return tuple(_kinds.values())

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypedDict
 
 from ..blobs import Blobs, Drafts, Kept, compare, remove
-from ..errors import CodecError, IntegrityError, OutputMissing, StoreError, warn
+from ..errors import CodecError, IntegrityError, OutputMissing, StoreError
 from . import Moment, Surrounding
 from .patterns import Name, Place, declaration, found_at, kind_of, places_of
 
@@ -98,7 +98,7 @@ class Files(Surrounding):
         return note.effect
 
     def verify(self, moment: Moment, effect: Effect | None) -> str | None:
-        """Make ready what is to be put back; or the reason why the step must run instead."""
+        """Make ready what is to be put back; or the reason why the step must run instead. CodecError for a damaged chunk."""
         if not moment.options["outputs"] and effect is None:
             return None
         if effect is None or not moment.options["outputs"] or effect["declared"] != declaration(moment):
@@ -109,9 +109,8 @@ class Files(Surrounding):
         except IntegrityError as error:
             if moment.run.strict:
                 raise
-            warn(f"step {moment.step} runs again, a file that it wrote cannot be put back: {error}")
-            return f"entry damaged: {error}"
-        except (OSError, CodecError) as error:
+            raise CodecError(f"a file that it wrote cannot be put back: {error}") from error
+        except OSError as error:
             return f"an output cannot be put back: {error}"
         effect["ready"] = ready
         return why

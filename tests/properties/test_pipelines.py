@@ -1,0 +1,208 @@
+"""A run that was killed anywhere, and resumed until done, ends like one that was not.
+
+Hypothesis makes up pipelines: steps of all kinds that draw random numbers, change their arguments in place, read and write
+state, write and delete files, set the environment, call other steps, and fail now and then. Each runs once from beginning to
+end, and once more with SIGKILL at random places followed by new processes until it is done. Results, arguments with their
+sharing, state, generators, files, environment and working directory have to be the same, and each completed step has to have
+run once. `pytest --campaign 5000` tries so many of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.processes import SRC
+from tests.properties import pipelines
+
+Json = Any
+
+KEYS = st.sampled_from(["n", "rows", "a", "b"])
+INDEX = st.integers(0, 4)
+SMALL = st.integers(0, 9)
+FILES = st.sampled_from(["one.txt", "two.txt", "deep/three.txt"])
+
+OPERATIONS: dict[str, list[st.SearchStrategy[Any]]] = {
+    "random": [],
+    "gauss": [],
+    "numpy": [],
+    "normal": [],
+    "change": [INDEX, SMALL],
+    "change by chance": [INDEX],
+    "share": [INDEX, INDEX],
+    "return": [INDEX],
+    "set": [KEYS, st.one_of(SMALL, st.lists(SMALL, max_size=2), st.just({"deep": [[1]]}))],
+    "add": [KEYS],
+    "delete": [KEYS],
+    "read": [KEYS],
+    "take": [KEYS],
+    "hold": [KEYS, INDEX],
+    "keys": [],
+    "variable": [st.sampled_from(pipelines.VARIABLES), st.sampled_from([None, "x", "y"])],
+    "folder": [st.sampled_from(["here", "there"])],
+}
+FILING = {"write": [FILES, st.sampled_from(["some", "other", "drawn"])], "remove": [FILES]}
+
+
+def operation(names: dict[str, list[st.SearchStrategy[Any]]]) -> st.SearchStrategy[list[Any]]:
+    return st.one_of([st.tuples(st.just(name), *given).map(list) for name, given in names.items()])
+
+
+OPS = operation(OPERATIONS)
+
+
+@st.composite
+def steps(draw: st.DrawFn, depth: int = 2) -> Json:
+    """One step: its kind, the objects that it is given, what it does with them, and whether it fails."""
+    kind = draw(st.sampled_from(["function", "function", "coroutine", "generator", "method", "filing"]))
+    choices = [OPS]
+    if kind == "filing" and pipelines.WITH_FILES:
+        choices.append(operation(FILING))
+    if depth > 1 and kind != "coroutine":  # no event loop inside another
+        choices.append(st.tuples(st.just("call"), steps(depth=depth - 1)).map(list))
+    fate: Json = {"hopeless": draw(st.integers(0, 7)) == 0}
+    if depth == 2 and not fate["hopeless"]:
+        fate.update(transient=draw(st.sampled_from([0, 0, 0, 1, 2])), caught=draw(st.booleans()))
+    uses = draw(st.lists(INDEX, max_size=3))
+    return {"kind": kind, "uses": uses, "ops": draw(st.lists(st.one_of(choices), min_size=1, max_size=5)), "fate": fate}
+
+
+@st.composite
+def described_pipelines(draw: st.DrawFn) -> Json:
+    between = st.lists(OPS.map(lambda op: {"op": op}), max_size=2)
+    turns = draw(st.lists(st.tuples(between, steps()), min_size=2, max_size=6))
+    script = [part for before, step in turns for part in (*before, step)]
+    number(script, iter(range(1000)))
+    objects = draw(st.lists(st.sampled_from(pipelines.OBJECTS), min_size=1, max_size=5))
+    return {"seed": draw(SMALL), "objects": objects, "script": script}
+
+
+def number(parts: list[Json], numbers: Iterator[int]) -> None:
+    """Each step gets a number of its own, so that no two calls are one node."""
+    for part in parts:
+        if "ops" in part:
+            part["number"] = next(numbers)
+            number([op[1] for op in part["ops"] if op[0] == "call"], numbers)
+
+
+KILLS = st.lists(
+    st.one_of(
+        st.floats(0, 1).map(lambda place: {"place": place}),
+        st.floats(0, 1).map(lambda place: {"place": place}),
+        st.floats(0, 1).map(lambda place: {"place": place, "opening": True}),
+        st.floats(0.001, 0.1).map(lambda seconds: {"seconds": seconds}),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+OPENING = 20_000  # about so many calls and returns happen before the scope of a new run is open
+
+
+class Warm:
+    """The warm process of pipelines.py."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, pipelines.__file__],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(SRC), os.environ.get("PYTHONPATH", "")])},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, **request: Json) -> Json:
+        """One child of it: how it ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        done = json.loads(self._process.stdout.readline())
+        told = Path(request["folder"], "traceback")
+        assert not told.exists(), told.read_text()
+        return done
+
+    def close(self) -> None:
+        self._process.communicate(timeout=30)
+
+
+@pytest.fixture
+def warm() -> Iterator[Warm]:
+    process = Warm()
+    yield process
+    process.close()
+
+
+def undisturbed(warm: Warm, pipeline: Json, folder: Path) -> Json:
+    """The pipeline from beginning to end in one process, without failures that come and go."""
+    folder.mkdir()
+    assert warm.run(pipeline=pipeline, folder=str(folder), fails=False)["code"] == 0
+    return json.loads((folder / "ended").read_text())
+
+
+def disturbed(warm: Warm, pipeline: Json, folder: Path, kills: list[Json], events: int) -> tuple[Json, list[int]]:
+    """The pipeline with those failures, killed so often, in as many processes as it takes; and these."""
+    folder.mkdir()
+    attempts: list[int] = []
+    for kill in [*kills, *[{}] * 40]:
+        if "place" in kill:
+            kill = {**kill, "event": 1 + int(kill["place"] * (OPENING if "opening" in kill else events))}
+        done = warm.run(pipeline=pipeline, folder=str(folder), fails=True, **kill)
+        attempts.append(done["pid"])
+        if (folder / "ended").exists():
+            return json.loads((folder / "ended").read_text()), attempts
+        assert done["code"] in (1, -9)
+    raise AssertionError("it never came to its end")
+
+
+def executions(folder: Path) -> dict[str, list[tuple[int, int]]]:
+    """By node: the processes in which its body began, with its number."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for line in (folder / "log").read_text().splitlines() if (folder / "log").exists() else ():
+        pid, step, key = line.split()
+        found.setdefault(key, []).append((int(pid), int(step)))
+    return found
+
+
+def check_that_each_ran_once(folder: Path, ended: Json, attempts: list[int]) -> None:
+    begun = executions(folder)
+    completed = {key: int(lane) for key, lane in ended["completed"]}
+    assert len(completed) == len(ended["completed"]), "a node was completed twice"
+    for key, pid in completed.items():
+        last = attempts.index(pid)
+        places = [attempts.index(place) for place, _ in begun[key]]
+        assert places.count(last) == 1, f"step {begun[key][0][1]} ran more than once in the process that completed it"
+        assert max(places) == last, f"step {begun[key][0][1]} ran again after it had been completed"
+    numbers = [begun[key][0][1] for key in completed]
+    assert len(set(numbers)) == len(numbers), "a step was completed as two nodes"
+
+
+@pytest.mark.slow
+def test_a_run_killed_anywhere_ends_like_one_that_was_not(
+    warm: Warm, tmp_path: Path, campaign: Callable[[int, int], int], pytestconfig: pytest.Config
+) -> None:
+    asked: int | None = pytestconfig.getoption("--campaign")
+
+    @settings(max_examples=asked or campaign(150, 25))
+    @given(described_pipelines(), KILLS)
+    def check(pipeline: Json, kills: list[Json]) -> None:
+        shutil.rmtree(tmp_path / "pipeline", ignore_errors=True)
+        (tmp_path / "pipeline").mkdir()
+        whole = undisturbed(warm, pipeline, tmp_path / "pipeline" / "whole")
+        check_that_each_ran_once(tmp_path / "pipeline" / "whole", whole, [int(lane) for _, lane in whole["completed"]][:1])
+        pieces, attempts = disturbed(warm, pipeline, tmp_path / "pipeline" / "pieces", kills, whole["events"])
+        assert pieces["end"] == whole["end"]
+        check_that_each_ran_once(tmp_path / "pipeline" / "pieces", pieces, attempts)
+
+    check()
