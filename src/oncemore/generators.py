@@ -7,7 +7,6 @@ kept in chunks, written together with the checkpoint in one transaction; a gener
 from __future__ import annotations
 
 import functools
-import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any
@@ -154,7 +153,7 @@ def _replay(step: Definition, asked: Asked, entry: Decoded) -> ItemPath:
     asked.run.count_reuse(asked.node, entry)
     depend(asked.run.state, entry.meta.get("reads", ()))
     for number in range(entry.meta["chunks"]):
-        chunk = yield Blocking(asked.run.shelf.chunk, entry, number)
+        chunk = yield Blocking(asked.shelf.chunk, entry, number)
         for pickled in chunk.load():
             item, effects = codec.loads(pickled, chunk.meta.get("main", ""), moment.roots.find)
             restore(moment, effects)
@@ -173,7 +172,7 @@ def _intact(step: Definition, asked: Asked, entry: Decoded) -> bool:
     """Whether all chunks are there, before the first item is handed out: a replay must not break off midway."""
     try:
         for number in range(entry.meta["chunks"]):
-            asked.run.shelf.chunk(entry, number)
+            asked.shelf.chunk(entry, number)
         step.load(asked, entry)
     except (StoreError, CodecError) as error:
         if asked.run.strict and isinstance(error, StoreError):
@@ -197,7 +196,7 @@ class _Recording:
         self._stretch: Scene
         self._items: list[bytes] = []
         self._size = 0
-        self._token = secrets.token_hex(8)
+        self._keys = asked.shelf.new_items()
         self._chunks: list[codec.Encoded] = []
         self._started = time.perf_counter()
 
@@ -219,7 +218,7 @@ class _Recording:
 
     def _pack(self) -> None:
         number = len(self._chunks)
-        self._chunks.append(self._asked.run.shelf.encode_chunk(self._token, number, self._items))
+        self._chunks.append(self._asked.shelf.encode_chunk(self._keys, number, self._items))
         self._items, self._size = [], 0
 
     def finish(self, value: object) -> Callable[[], None]:
@@ -232,7 +231,7 @@ class _Recording:
         if self._items:
             self._pack()
         kept = self._step.kept(self._asked, value, effects, self._moment, self._parts, self._code)
-        kept.chunks, kept.items = self._chunks, self._token
+        kept.chunks, kept.items = self._chunks, self._keys
         return functools.partial(run.record, node, kept, reason=self._why, seconds=took)
 
     def fail(self, error: BaseException) -> Callable[[], None]:

@@ -10,7 +10,6 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Union
-from urllib.parse import quote
 
 from .durations import Duration, seconds
 from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
@@ -167,14 +166,10 @@ def _identity(items: Iterable[Any]) -> str | None:
     return None
 
 
-def _key(run: Run, name: str) -> str:
-    return f"{run.shelf.home}$/{quote(name, safe='')}"
-
-
 def _resume(run: Run, name: str, known: str | None) -> tuple[int, bool]:
     """Put state and generators back to the last snapshot: how many items it had seen, and whether those were all."""
     try:
-        entry = run.shelf.read(_key(run, name))
+        entry = run.shelf.find_loop(name)
         if entry is None:
             return 0, False
         if entry.meta["items"] != known:
@@ -196,6 +191,7 @@ def _snapshot(run: Run, name: str, known: str | None, seen: int, *, done: bool) 
     value = (run.state.values_by_key(), Generators().before(None))
     try:
         meta = {"items": known, "seen": seen, "done": done}
-        run.shelf.put(_key(run, name), value, meta, [SnapshotSaved(loop=name, seen=seen)])
+        key = run.shelf.loop_key(name)
+        run.shelf.put(key, value, meta, [SnapshotSaved(loop=name, seen=seen, entry=key)])
     except (CodecError, StoreError) as error:
         warn(f"loop {name}: the snapshot after {seen} items was not kept: {error}")

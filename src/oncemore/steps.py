@@ -45,7 +45,7 @@ class _Verbs(Generic[P, R]):
         """Remove the checkpoint of this call; whether there was one."""
         definition, first = self._parts()
         asked = definition.asked((*first, *args), kwargs)
-        return asked.run.shelf.forget(asked.node)
+        return asked.shelf.forget(asked.node)
 
     def refresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run this call again whatever is kept, and keep the new result."""
