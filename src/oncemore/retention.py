@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from . import records
 from .codec import Decoded
@@ -106,6 +107,13 @@ def _positive(count: int) -> int:
     return count
 
 
+@runtime_checkable
+class Maintained(Protocol):
+    """A store that can give the space of removed entries back."""
+
+    def maintain(self) -> object: ...
+
+
 @dataclass(frozen=True)
 class Pruned:
     """What a policy removed, or would."""
@@ -113,23 +121,28 @@ class Pruned:
     checkpoints: tuple[str, ...]
     bytes: int
     dry_run: bool
+    skipped: tuple[str, ...] = ()  # runs that are running: they may be about to reuse what would go
 
 
-def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool) -> Pruned:
-    """Remove the checkpoints that the policy does not keep, run by run."""
+def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool, own: str | None = None) -> Pruned:
+    """Remove the checkpoints that the policy does not keep, run by run; of running ones only the caller's `own`."""
     gone: list[Checkpoint] = []
+    skipped: list[str] = []
     for run_id in runs:
         record = records.read(store, run_id)
+        if run_id != own and records.status(store, record) == "running":
+            skipped.append(run_id)
+            continue
         every = fold(store, run_id, record)
-        own = [c for c in every if c.log == record.log]  # a forebear's are not ours to remove
-        kept = policy.keeps(own)
-        going = [c for c in own if c.id not in kept]
+        mine = [c for c in every if c.log == record.log]  # a forebear's are not ours to remove
+        kept = policy.keeps(mine)
+        going = [c for c in mine if c.id not in kept]
         gone += going
         if not dry_run:
             _remove(store, record, every, going)
-    if gone and not dry_run and hasattr(store, "maintain"):
+    if gone and not dry_run and own is None and isinstance(store, Maintained):
         store.maintain()  # gives the space back to the file system
-    return Pruned(tuple(c.id for c in gone), sum(c.stored_bytes for c in gone), dry_run)
+    return Pruned(tuple(c.id for c in gone), sum(c.stored_bytes for c in gone), dry_run, tuple(skipped))
 
 
 def _remove(store: Store, record: Record, every: Checkpoints, going: Sequence[Checkpoint]) -> None:

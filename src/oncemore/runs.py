@@ -24,6 +24,7 @@ from .loops import Every, OnError, Results, loop, map_items
 from .past import Checkpoint, Past, usable
 from .records import Record, record_key, sealed, signed
 from .reshape import rollback
+from .retention import Policy, prune
 from .scribe import Scribe
 from .shelf import Kept, Node, Older, Shelf
 from .stores import Hold, Store, open_store
@@ -34,6 +35,8 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 
 logger = logging.getLogger("oncemore")
+
+_PRUNE_EVERY = 32  # checkpoints
 
 _current: ContextVar[Run | None] = ContextVar("oncemore_run", default=None)
 
@@ -80,6 +83,7 @@ class Run(Past):
         workflow: str | None = None,
         strict: bool = False,
         state: Mapping[str, Any] = {},
+        retention: Policy | None = None,
     ) -> None:
         self.id, self.store, self.workflow, self.strict = run_id, store, workflow, strict
         self.resumed = False
@@ -97,6 +101,7 @@ class Run(Past):
         self._hold: Hold | None = None
         self._last_snapshot: tuple[str, str] = ("", "")  # content, key
         self._passed = _Passed()
+        self._retention, self._since_pruned = retention, 0
         self.state = State(state)
         self.shelf: Shelf
         self.shared: Shelf
@@ -180,6 +185,7 @@ class Run(Past):
         """Record how the scope ended, and what was reused in it."""
         if self.disabled:
             return
+        self._retain(every=1)
         facts = [*self._unwritten(), _ending(error)]
 
         def end(record: Record) -> list[Event]:
@@ -208,6 +214,16 @@ class Run(Past):
             warn(f"run {self.id}: {type(facts[-1]).__name__} could not be written: {error}")
         for fact in facts:
             self._told(fact)
+
+    def _retain(self, every: int = _PRUNE_EVERY) -> None:
+        """Apply the scope's retention policy, now and then: it reads the run's events."""
+        self._since_pruned += 1
+        if self._retention is not None and self._since_pruned >= every:
+            self._since_pruned = 0
+            try:
+                prune(self.store, self._retention, [self.id], dry_run=False, own=self.id)
+            except StoreError as error:
+                warn(f"run {self.id}: old checkpoints could not be removed: {error}")
 
     def _told(self, fact: E) -> E:
         """Tell listeners of this process. One that fails harms nobody."""
@@ -306,6 +322,7 @@ class Run(Past):
         fact = dataclasses.replace(fact, snapshot=key)
         self.shelf.write_snapshot(entry, fact)
         self._told(fact)
+        self._retain()
         saved = self.checkpoints.latest(name)
         assert saved is not None
         return saved
@@ -390,6 +407,7 @@ class Run(Past):
             )
             shelf.write(node, entry, kept, fact)
             self._told(fact)
+            self._retain()
         except (CodecError, StoreError) as error:
             self.not_kept(node, f"{error}. It will run again next time", seconds=seconds)
         finally:

@@ -16,6 +16,7 @@ from typing import Any, Union
 from blake3 import blake3
 
 from .errors import UsageError
+from .retention import Policy, at_most
 from .runs import Run, _current, default_store
 from .stores import Store, open_store
 
@@ -29,6 +30,7 @@ class checkpoint_scope:
     a run id, one is derived from the script's path and arguments, and printed. `store` is a path, a URL or a `Store`
     (default: `ONCEMORE_STORE`, else `./.oncemore`). With `strict`, a damaged checkpoint is an `IntegrityError` instead
     of a warning and another run of its step. `state` gives initial values to `run.state`.
+    `retention` and `max_checkpoints` remove old checkpoints of the run as it goes; without them nothing is ever removed.
 
     >>> from oncemore import checkpointed, checkpoint_scope
     >>> @checkpointed
@@ -49,9 +51,14 @@ class checkpoint_scope:
         workflow: str | None = None,
         strict: bool = False,
         state: Mapping[str, Any] = {},
+        retention: Policy | None = None,
+        max_checkpoints: int | None = None,
     ) -> None:
         self._run_id = None if run_id is None else _checked(run_id)
-        self._store, self._options = store, {"workflow": workflow, "strict": strict, "state": state}
+        if max_checkpoints is not None:
+            limit = at_most(max_checkpoints)
+            retention = limit if retention is None else retention & limit
+        self._store, self._options = store, {"workflow": workflow, "strict": strict, "state": state, "retention": retention}
         self._entered: list[tuple[Run, Token[Run | None]]] = []
 
     def _open(self) -> Run:
