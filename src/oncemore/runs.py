@@ -7,7 +7,6 @@ import dataclasses
 import json
 import logging
 import os
-import secrets
 import time
 import traceback
 from collections import Counter
@@ -17,17 +16,19 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 from . import events, intents, records
 from .codec import Decoded, Encoded
-from .errors import CodecError, IntegrityError, StoreError, UsageError, warn
+from .errors import CodecError, StoreError, UsageError, warn
 from .events import Event
 from .fingerprint.values import digest
 from .loops import Every, OnError, Results, loop, map_items
+from .opening import Opened, open_run
 from .past import Checkpoint, Past, usable
-from .records import Record, record_key, sealed, signed
+from .records import Record
+from .repeats import Ordinals, Passed
 from .reshape import rollback
 from .retention import Policy, prune
 from .scribe import Scribe
 from .shelf import Kept, Node, Older, Shelf
-from .stores import Hold, Store, open_store
+from .stores import Store, open_store
 from .surroundings.rng import Generators
 from .surroundings.state import State
 
@@ -92,15 +93,15 @@ class Run(Past):
         self.reused: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self._saved: Counter[str] = Counter()
-        self._refresh = set(filter(None, os.environ.get("ONCEMORE_REFRESH", "").split(",")))
+        self._refresh = set(map(str.strip, os.environ.get("ONCEMORE_REFRESH", "").split(",")))
         self._refreshed: set[str] = set()
-        self._calls: dict[str, Ordinals] = {}
+        self.calls: dict[str, Ordinals] = {}  # of steps that count every call
+        self.loops: set[str] = set()  # those completed in this scope
         self._listeners: list[tuple[type[Event], Callable[[Any], object]]] = []
         self._scribe = Scribe(lambda event: self.shelf.append([event]))
-        self._mark = ""  # shows in the record that this scope has the run open
-        self._hold: Hold | None = None
+        self._opened: Opened
         self._last_snapshot: tuple[str, str] = ("", "")  # content, key
-        self._passed = _Passed()
+        self._passed = Passed()
         self._retention, self._since_pruned = retention, 0
         self.state = State(state)
         self.shelf: Shelf
@@ -117,60 +118,11 @@ class Run(Past):
 
     def open(self, *, announce: bool = True) -> Run:
         """Find or make the run in its store. `announce` is off for workers that take part in another's scope."""
-        if self.disabled:
-            return self
-        self._mark = secrets.token_hex(4) if announce else ""
-        try:
-            record = self._found(announce) or self._made(announce)
-        except StoreError as error:
-            if isinstance(error, IntegrityError):
-                raise
-            warn(f"run {self.id}: nothing will be kept: {error}")
-            record = self._readable() or Record.new(self.workflow)
-        self.use(record)
+        if not self.disabled:
+            self._opened = open_run(self, announce=announce)
+            self.resumed = self._opened.resumed
+            self.use(self._opened.record)
         return self
-
-    def _found(self, announce: bool) -> Record | None:
-        data = self.store.get(record_key(self.id))
-        if data is None:
-            return None
-        try:
-            record = records.parse(record_key(self.id), data)
-        except IntegrityError as error:
-            if self.strict:
-                raise
-            aside = f"damaged/{record_key(self.id)}/{secrets.token_hex(4)}"
-            warn(f"run {self.id} starts anew, its record is set aside as {aside}: {error}")
-            self.store.commit(put={aside: [data]}, delete=[record_key(self.id)], expect={record_key(self.id): data})
-            return None
-        self.resumed = True
-        if not announce:
-            return record
-        self._hold = records.enter(self.store, record, self._mark)
-
-        def resume(record: Record) -> list[Event]:
-            record.attempts += 1
-            record.ending = ""
-            record.open = [*(mark for mark in record.open if records.alive(self.store, record, mark)), self._mark]
-            return [self._told(events.RunResumed())]
-
-        return records.change(self.store, self.id, resume)
-
-    def _made(self, announce: bool) -> Record:
-        record = Record.new(self.workflow)
-        record.attempts, record.open = 1, [self._mark] if announce else []
-        self._hold = records.enter(self.store, record, self._mark) if announce else None
-        key = record_key(self.id)
-        begun = signed(record.log, self._told(events.RunStarted(workflow=self.workflow)))
-        if self.store.commit(put={key: sealed(key, record)}, append={record.log: [begun]}, expect={key: None}):
-            return record
-        found = self._found(announce)  # another process was quicker: its record counts
-        return self._made(announce) if found is None else found
-
-    def _readable(self) -> Record | None:
-        """The record of a store that can be read but not written."""
-        data = self.store.get(record_key(self.id))
-        return None if data is None else records.parse(record_key(self.id), data)
 
     def use(self, record: Record) -> None:
         """Take entries from, and put them to, where the record says."""
@@ -190,19 +142,18 @@ class Run(Past):
 
         def end(record: Record) -> list[Event]:
             records.count(self.store, record)
-            record.open = [mark for mark in record.open if mark != self._mark]
+            record.open = [mark for mark in record.open if mark != self._opened.mark]
             record.ending = type(facts[-1]).__name__.removeprefix("Run").lower()
             return facts
 
         try:
             records.change(self.store, self.id, end)
             for fact in facts:
-                self._told(fact)
+                self.told(fact)
         except (StoreError, UsageError) as trouble:
             warn(f"run {self.id}: how it ended could not be written: {trouble}")
         finally:
-            if self._hold is not None:
-                self._hold.release()
+            self._opened.close()
 
     # -- events
 
@@ -213,7 +164,7 @@ class Run(Past):
         except StoreError as error:
             warn(f"run {self.id}: {type(facts[-1]).__name__} could not be written: {error}")
         for fact in facts:
-            self._told(fact)
+            self.told(fact)
 
     def _retain(self, every: int = _PRUNE_EVERY) -> None:
         """Apply the scope's retention policy, now and then: it reads the run's events."""
@@ -225,7 +176,7 @@ class Run(Past):
             except StoreError as error:
                 warn(f"run {self.id}: old checkpoints could not be removed: {error}")
 
-    def _told(self, fact: E) -> E:
+    def told(self, fact: E) -> E:
         """Tell listeners of this process. One that fails harms nobody."""
         logger.info("run %s: %s", self.id, fact)
         for kind, callback in self._listeners:
@@ -321,7 +272,7 @@ class Run(Past):
         key, entry = self.snapshot()
         fact = dataclasses.replace(fact, snapshot=key)
         self.shelf.write_snapshot(entry, fact)
-        self._told(fact)
+        self.told(fact)
         self._retain()
         saved = self.checkpoints.latest(name)
         assert saved is not None
@@ -358,7 +309,7 @@ class Run(Past):
 
     def ordinals(self, step: str, arguments: str) -> Ordinals:
         """Which of the identical calls of a step are under way or done in this scope."""
-        return self._calls.setdefault(f"{step}/{arguments}", Ordinals())
+        return self.calls.setdefault(f"{step}/{arguments}", Ordinals())
 
     def wants_fresh(self, node: Node) -> bool:
         """Whether `ONCEMORE_REFRESH` asks for this node to run again; once in a scope."""
@@ -371,7 +322,7 @@ class Run(Past):
     def begin(self, node: Node) -> events.StepStarted:
         event = events.StepStarted(**_about(node))
         self._scribe.begin(event)
-        return self._told(event)
+        return self.told(event)
 
     def end(self, event: events.StepStarted) -> None:
         self._scribe.end(event)
@@ -388,7 +339,6 @@ class Run(Past):
 
     def record(self, node: Node, kept: Kept, *, reason: str, seconds: float) -> None:
         """Keep the result of a completed node. What cannot be kept is told, and the program goes on."""
-        self.ran[node.step] += 1
         self._refreshed.add(node.key)
         kept.meta.update(step=node.step, time=time.time(), seconds=seconds, reason=reason)
         token = _current.set(None)  # a step inside the value is kept as itself, not as part of this run
@@ -406,7 +356,8 @@ class Run(Past):
                 snapshot=snapshot,
             )
             shelf.write(node, entry, kept, fact)
-            self._told(fact)
+            self.ran[node.step] += 1
+            self.told(fact)
             self._retain()
         except (CodecError, StoreError) as error:
             self.not_kept(node, f"{error}. It will run again next time", seconds=seconds)
@@ -415,13 +366,14 @@ class Run(Past):
 
     def not_kept(self, node: Node, why: str, *, seconds: float) -> None:
         """Say that a step's result is returned but will not be there next time."""
+        self.ran[node.step] += 1
         warn(f"step {node.step}: the result was not kept: {why}")
         fact = events.StepNotKept(**_about(node), reason=why, seconds=seconds)
         try:
             self.shelf.append([fact])
         except StoreError:
             pass  # the same store that could not take the result; the warning above said so
-        self._told(fact)
+        self.told(fact)
 
     def record_failure(self, node: Node, error: Exception, *, reason: str, seconds: float) -> None:
         """Keep what went wrong; the step runs again next time."""
@@ -433,48 +385,6 @@ class Run(Past):
 
 def _about(node: Node) -> dict[str, str]:
     return {"step": node.step, "node": node.id, "fingerprint": node.fingerprint}
-
-
-class _Passed:
-    """The named checkpoints of earlier scopes, each to be found once when this scope comes by again."""
-
-    def __init__(self) -> None:
-        self._ahead: dict[tuple[Any, ...], list[Checkpoint]] | None = None
-
-    def find(self, fact: events.CheckpointSaved, run: Run) -> Checkpoint | None:
-        if self._ahead is None:
-            self._ahead = {}
-            told = {e.seq: e for e in run.events() if isinstance(e, events.CheckpointSaved)}
-            for checkpoint in run.checkpoints:
-                if checkpoint.run == run.id and checkpoint.number in told:
-                    self._ahead.setdefault(_sameness(told[checkpoint.number]), []).append(checkpoint)
-        waiting = self._ahead.get(_sameness(fact))
-        return waiting.pop(0) if waiting else None
-
-
-def _sameness(fact: events.CheckpointSaved) -> tuple[Any, ...]:
-    return fact.name, fact.state, fact.next_node, json.dumps(fact.metadata, sort_keys=True)
-
-
-class Ordinals:
-    """Numbers for identical calls. A failed call gives its number back, so that a retry is the same call."""
-
-    def __init__(self) -> None:
-        self._next, self._free = 0, list[int]()
-
-    def peek(self) -> int:
-        return min(self._free, default=self._next)
-
-    def take(self) -> int:
-        number = self.peek()
-        if number in self._free:
-            self._free.remove(number)
-        else:
-            self._next += 1
-        return number
-
-    def give_back(self, number: int) -> None:
-        self._free.append(number)
 
 
 def _ending(error: BaseException | None) -> Event:

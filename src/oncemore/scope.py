@@ -71,7 +71,9 @@ class checkpoint_scope:
         return run
 
     def _exit(self) -> Run:
-        run, token = self._entered.pop()
+        # the latest that this thread or task entered: others may be inside the same object
+        place = next(i for i in reversed(range(len(self._entered))) if self._entered[i][0] is _current.get())
+        run, token = self._entered.pop(place)
         _current.reset(token)
         return run
 
