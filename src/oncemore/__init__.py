@@ -13,11 +13,12 @@ from .errors import (
     UsageError,
 )
 from .calls import idempotency_key
+from .current import current_run
 from .fingerprint import Fingerprint, register_identity
 from .history import History, RunRecord, fork
 from .loops import Failure, Results
 from .past import Checkpoint, Checkpoints, Summary
-from .runs import Run, current_run
+from .runs import Run
 from .scope import checkpoint_scope
 from .steps import Step, checkpointed, memoized
 from .stores import Store, open_store

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from . import generators, intents, runs
+from . import current, generators, intents, runs
 from .shelf import Kept, Node, Shelf
 from .codec import Decoded
+from .current import current_run, run_here
 from .durations import seconds
 from .errors import CodecError, FingerprintError, IntegrityError, NotRecorded, StoreError, UsageError, warn
 from .fingerprint import Fingerprint, Identity, Part
 from .flight import Blocking, Path, board, drive, drive_async
 from .reasons import NEW, reason
-from .runs import Reference, Run, current_run
+from .runs import Reference, Run
 from .surroundings import Moment, Scene, restore
 from .surroundings.state import depend
 
@@ -92,15 +94,16 @@ class Definition:
         self.expires = None if options["expires"] is None else seconds(options["expires"])
         taken = {name: options[name] for name in ("version", "ignore", "key", "code", "inputs")}
         self.identity = Identity(function, step=self.name, **taken)
-        kind = inspect.unwrap(function.func if isinstance(function, functools.partial) else function)
-        self._follow: Callable[[Path[Any]], Any] = drive
+        self._follow: Callable[[Any], Any] = drive
         self._item_by_item = False
-        if inspect.iscoroutinefunction(kind):
+        if inspect.iscoroutinefunction(function):  # the outermost: a wrapper may make a plain function of a coroutine's
             self._follow = drive_async
-        elif inspect.isgeneratorfunction(kind):
+        elif inspect.isgeneratorfunction(function):
             self._follow, self._item_by_item = generators.drive, True
-        elif inspect.isasyncgenfunction(kind):
+        elif inspect.isasyncgenfunction(function):
             self._follow, self._item_by_item = generators.drive_async, True
+        if self.once and self._item_by_item:
+            raise UsageError(f"step {self.name}: effect='once' is for steps that return, not for generators")
 
     def enter(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool = False) -> Any:
         """Begin a call: the value, or what awaits it, or what yields its items."""
@@ -115,22 +118,23 @@ class Definition:
         asked = self.ask(run, args, kwargs)
         if asked is None or any(asked.node.key == node.key for node in _inside.get()):  # no identity; or calls itself
             return (yield Call(self.function, args, kwargs))
+        found = Found()
         try:
             if run.resumed and not fresh:
                 found = yield Blocking(self.recall, asked)
                 if found.entry is not None:
                     return self.reuse(asked, found)
             while (seat := (yield from board(run.store, asked.node.key))) is None:
-                found = yield Blocking(self.recall, asked)
+                found = Found() if fresh else (yield Blocking(self.recall, asked, found.why))
                 if found.entry is not None:
                     return self.reuse(asked, found)
             try:  # another process may have completed it before we got the seat
-                found = Found(why="refreshed") if fresh else (yield Blocking(self.recall, asked))
+                found = Found(why="refreshed") if fresh else (yield Blocking(self.recall, asked, found.why))
                 return (yield from self._compute(asked, found.why)) if found.entry is None else self.reuse(asked, found)
             finally:
                 seat.release()
         except BaseException:
-            self._give_back(asked)
+            self.give_back(asked)
             raise
 
     def _compute(self, asked: Asked, why: str | None) -> Path[Any]:
@@ -139,26 +143,28 @@ class Definition:
         if why is None:
             why = yield Blocking(self.reason, asked)
         settled = (yield Blocking(intents.begin, asked.shelf, node)) if self.once else None
-        here = runs.entered(run), _inside.set((*_inside.get(), node))
-        scene = Scene(self.moment(asked, parts))
-        begun, started = run.begin(node), time.perf_counter()
+        here = current.enter(run if run.id else current_run()), _inside.set((*_inside.get(), node))
         try:
-            value = (yield Call(self.function, asked.args, asked.kwargs)) if settled is None else settled.load()
-        except BaseException as error:
-            scene.failed()
-            if isinstance(error, Exception):
-                took = time.perf_counter() - started
-                yield Blocking(functools.partial(self._failed, asked, error, reason=why, seconds=took))
-            raise
+            scene = Scene(self.moment(asked, parts))
+            begun, started = run.begin(node), time.perf_counter()
+            try:
+                value = (yield Call(self.function, asked.args, asked.kwargs)) if settled is None else settled.load()
+            except BaseException as error:
+                scene.failed()
+                if isinstance(error, Exception):
+                    took = time.perf_counter() - started
+                    yield Blocking(functools.partial(self._failed, asked, error, reason=why, seconds=took))
+                raise
+            finally:
+                run.end(begun)
         finally:
-            run.end(begun)
             _inside.reset(here[1])
-            runs.left(here[0])
+            current.leave(here[0])
         took = time.perf_counter() - started
         try:
             effects = scene.effects()
         except CodecError as error:
-            run.not_kept(node, str(error), seconds=took)
+            yield Blocking(functools.partial(run.not_kept, node, str(error), seconds=took))
             return value
         kept = self.kept(asked, value, effects, scene.moment, parts, code)
         yield Blocking(functools.partial(run.record, node, kept, reason=why, seconds=took))
@@ -190,20 +196,22 @@ class Definition:
         shelf = run.shared if self.share else run.shelf
         return Asked(run, shelf, shelf.node(self.name, arguments, code), args, kwargs, bound, ordinal)
 
-    def _give_back(self, asked: Asked) -> None:
+    def give_back(self, asked: Asked) -> None:
+        """The call failed: the next identical one is the same node."""
         if asked.ordinal is not None:
             given = self.identity.arguments(asked.bound, None, asked.args, asked.kwargs)
             asked.run.ordinals(self.name, given).give_back(asked.ordinal)
 
-    def recall(self, asked: Asked) -> Found:
-        """The value kept for the node, or why it does not count."""
-        entry, why = self.find(asked)
+    def recall(self, asked: Asked, told: str | None = None) -> Found:
+        """The value kept for the node, or why it does not count; `told` has been said about it already."""
+        entry, why = self.find(asked, told)
         if entry is None:
             return Found(why=why)
         try:
             return Found(entry, *self.load(asked, entry))
         except CodecError as error:
-            warn(f"step {self.name} runs again: {error}")
+            if str(error) != told:
+                warn(f"step {self.name} runs again: {error}")
             return Found(why=str(error))
 
     def reuse(self, asked: Asked, found: Found) -> Any:
@@ -215,7 +223,7 @@ class Definition:
             restore(found.moment, found.effects)
         return found.value
 
-    def find(self, asked: Asked) -> tuple[Decoded | None, str | None]:
+    def find(self, asked: Asked, told: str | None = None) -> tuple[Decoded | None, str | None]:
         """The node's checkpoint if it counts now, or None and the reason if that is known."""
         run, node = asked.run, asked.node
         if run.wants_fresh(node):
@@ -225,28 +233,45 @@ class Definition:
         except StoreError as error:
             if run.strict and isinstance(error, IntegrityError):
                 raise
-            warn(f"step {self.name} runs again, its checkpoint is damaged: {error}")
-            return None, f"entry damaged: {error}"
+            why = f"entry damaged: {error}"
+            if why != told:
+                warn(f"step {self.name} runs again, its checkpoint is damaged: {error}")
+            return None, why
         if entry is not None and self.expires is not None:
             age = time.time() - entry.meta["time"]
             if age > self.expires:
                 return None, f"expired: {age:.0f} s old, kept for {self.expires:.0f} s"
         return entry, why
 
-    def load(self, asked: Asked, entry: Decoded) -> tuple[Any, dict[str, Any], Moment]:
+    def load(self, asked: Asked, entry: Decoded, moment: Moment | None = None) -> tuple[Any, dict[str, Any], Moment]:
         """The value and the effects of an entry. CodecError if the caller's objects are not shared as they were then."""
-        moment = self.moment(asked)
-        for kind, name, shape in entry.meta.get("roots", ()):
-            if moment.roots.shape(kind, name) != shape:
-                raise CodecError(f"{kind} `{name}` is made of other objects, or shares them otherwise, than when it was kept")
+        if moment is None:
+            moment = self.meet(asked, entry, ("argument", "state"))
         loaded = entry.load(moment.roots.find)
         value, effects = loaded if entry.meta.get("effects") else (loaded, {})
         return value, effects, moment
 
+    def meet(self, asked: Asked, entry: Decoded, kinds: tuple[str, ...] = ("argument",)) -> Moment:
+        """The call, its objects known by the names that they have in the entry."""
+        moment, roots = self.moment(asked), entry.meta.get("roots", ())
+        for name in moment.arguments if roots else ():
+            moment.roots.add("argument", name)  # in the order in which they were named then
+        for kind, name, shape in roots:
+            if kind in kinds and moment.roots.shape(kind, name) != shape:
+                raise CodecError(f"{kind} `{name}` is made of other objects, or shares them otherwise, than when it was kept")
+        return moment
+
+    def inside(self, node: Node) -> Callable[[], None]:
+        """Make `node` the one being computed, until what is returned is called."""
+        token = _inside.set((*_inside.get(), node))
+        return lambda: _inside.reset(token)
+
     def moment(self, asked: Asked, parts: Mapping[str, Part] = {}) -> Moment:
         """The call as its surroundings see it."""
         digests = {name: bytes.fromhex(parts[part].digest) for part, name in self.identity.contents if part in parts}
-        return Moment(self.name, asked.run, dict(zip(self.identity.names, asked.bound)), digests, self.options)
+        bound = dict(zip(self.identity.names, asked.bound))
+        first = {name: bound[name] for _, name in self.identity.contents}  # sharing is told from these to the others
+        return Moment(self.name, asked.run, {**first, **bound}, digests, self.options)
 
     def parts(self, asked: Asked) -> tuple[dict[str, Part], dict[str, Part]]:
         """What the node's arguments and code consist of."""
@@ -274,22 +299,22 @@ class Definition:
             meta["effects"] = sorted(effects)
         name = None
         if moment.roots:
-            name, meta["roots"] = moment.roots.name, moment.roots.used
+            name, meta["roots"] = moment.roots.name, moment.roots.listed
         return Kept((value, effects) if effects else value, meta, code, moment.reads, name, once=self.once)
 
     # -- what a user can ask of a step
 
     def home(self, reference: Reference | None = None) -> Run | None:
         """The run that a call belongs to: the current one, the one it came from, or for a shared step the default store's."""
-        run = current_run()
-        if run is None and reference is not None:
+        run = run_here()
+        if reference is not None and (run is None or run.pid != os.getpid()):  # a run that a fork left here is not ours
             run = runs.join(reference)
         elif run is None and self.share:
             run = runs.outside()
         return None if run is None or run.disabled else run
 
-    def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Asked:
-        run = self.home()
+    def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any], reference: Reference | None = None) -> Asked:
+        run = self.home(reference)
         if run is None:
             raise UsageError(f"step {self.name} has checkpoints only inside `with checkpoint_scope(...)`")
         found = self.ask(run, args, kwargs, take=False)
@@ -305,8 +330,15 @@ class Definition:
             raise NotRecorded(f"run {asked.run.id} has no checkpoint of {asked.node.id}" + (f" ({why})" if why else ""))
         return entry
 
-    def refresh(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        run = self.home()
+    def recalled(self, asked: Asked) -> Any:
+        """What is kept of a call: the value, or a generator of the items."""
+        entry = self.recorded(asked)
+        if self._item_by_item:
+            return self._follow(generators.look(self, asked, entry))
+        return self.load(asked, entry)[0]
+
+    def refresh(self, args: tuple[Any, ...], kwargs: dict[str, Any], reference: Reference | None = None) -> Any:
+        run = self.home(reference)
         return self.function(*args, **kwargs) if run is None else self.enter(run, args, kwargs, fresh=True)
 
     def fingerprint(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fingerprint:

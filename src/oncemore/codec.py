@@ -31,6 +31,7 @@ VERSION = 1
 _ENVELOPE = len(MAGIC) + 1 + 32
 _COUNT = struct.Struct("<I")
 _FRAME = struct.Struct("<BBQQ")  # packing, item size, bytes here, bytes unpacked
+_ALIGNED = 64  # buffers begin at multiples of this, counted from the entry's beginning: an array is used where it lies
 
 
 def seal(frames: Sequence[Bytes], key: str, secret: bytes) -> list[Bytes]:
@@ -80,11 +81,21 @@ def encode(value: object, meta: Mapping[str, Any], *, key: str, secret: bytes, n
     stream, buffers = _pickle(value, name)
     if b"__main__" in stream:
         meta = {**meta, "main": canonical_name("__main__")}
-    parts = [json.dumps(meta, separators=(",", ":")).encode(), stream, *buffers]
+    parts: list[Bytes | pickle.PickleBuffer] = [json.dumps(meta, separators=(",", ":")).encode(), stream, *buffers]
     packed = [compression.pack(part) for part in parts]
     table = b"".join(_FRAME.pack(p.packing, p.item, memoryview(p.data).nbytes, p.raw) for p in packed)
-    frames = [_COUNT.pack(len(packed)) + table, *(p.data for p in packed)]
+    frames: list[Bytes] = [_COUNT.pack(len(packed)) + table]
+    offset = len(frames[0])
+    for number, p in enumerate(packed):
+        gap = _gap(number, offset)
+        frames += [bytes(gap), p.data] if gap else [p.data]
+        offset += gap + memoryview(p.data).nbytes
     return Encoded(key, seal(frames, key, secret), sum(p.raw for p in packed))
+
+
+def _gap(number: int, offset: int) -> int:
+    """Bytes that are left out before a frame; the first two, metadata and pickle stream, follow at once."""
+    return -(_ENVELOPE + offset) % _ALIGNED if number >= 2 else 0
 
 
 class Decoded:
@@ -95,7 +106,8 @@ class Decoded:
         (count,) = _COUNT.unpack_from(body)
         offset = _COUNT.size + count * _FRAME.size
         self._frames: list[tuple[int, int, memoryview, int]] = []
-        for packing, item, size, raw in _FRAME.iter_unpack(body[_COUNT.size : offset]):
+        for number, (packing, item, size, raw) in enumerate(_FRAME.iter_unpack(body[_COUNT.size : offset])):
+            offset += _gap(number, offset)
             self._frames.append((packing, item, body[offset : offset + size], raw))
             offset += size
         self._key = key
@@ -150,7 +162,7 @@ class _NamingPickler(pickle.Pickler):
         return self._name(obj)
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(cloudpickle.Pickler):
     """cloudpickle, but what the script itself defines goes by name, so that a recalled object is of the script's own class."""
 
     def __init__(self, *args: Any, name: Naming | None, **options: Any) -> None:
@@ -183,6 +195,8 @@ def _pickle(value: object, name: Naming | None, *, apart: bool = True) -> tuple[
     try:
         return _dump(_Pickler, value, name, callback), buffers
     except Exception as error:
+        if isinstance(error.__cause__, RecursionError):
+            raise CodecError("the result is nested deeper than pickle can follow") from error
         path, kind = offender(value)
         raise CodecError(f"{path} is a {kind}, which cannot be pickled ({error})") from error
 

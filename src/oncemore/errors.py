@@ -5,6 +5,7 @@
      ├── FingerprintError (TypeError)      a value without a stable identity
      ├── NotRecorded (LookupError)         recall() of a node that has no checkpoint
      ├── UnknownOutcome                    an effect="once" step was cut off: nobody knows whether its effect took place
+     ├── OutputMissing (FileNotFoundError) a step did not produce a file that it declares
      ├── CodecError                        bytes that do not become a value again, or a value that does not become bytes
      └── StoreError (OSError)              the store cannot be read or written
           ├── StoreDamaged                 the store as a whole is unreadable
@@ -76,6 +77,10 @@ class UnknownOutcome(OncemoreError):
             f"(idempotency key {self.key}). Find out, then say run.resolve({self.key!r}, happened=True, result=...), "
             f"or run.resolve({self.key!r}, happened=False) to let it run"
         )
+
+
+class OutputMissing(OncemoreError, FileNotFoundError):
+    """A step returned without having produced a file that it declares with `outputs=`."""
 
 
 class CodecError(OncemoreError):

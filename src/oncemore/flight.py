@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from contextvars import copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -44,11 +44,16 @@ class Blocking(Generic[T]):
         return self.outcome
 
     async def later(self) -> T:
-        work = asyncio.ensure_future(asyncio.to_thread(self.now))
+        # a future, not a task: a loop that is shut down cancels tasks
+        work = asyncio.get_running_loop().run_in_executor(None, copy_context().run, self.now)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            await asyncio.wait([work])  # a thread cannot be stopped: it must not go on behind the back of who cancelled
+            while not work.done():  # a thread cannot be stopped: it must not go on behind the back of who cancelled
+                try:
+                    await asyncio.wait([work])
+                except asyncio.CancelledError:
+                    pass  # told once more; the first is passed on
             raise
 
 
@@ -82,17 +87,23 @@ class Arrival:
 def drive(path: Path[T]) -> T:
     """Follow a path to its end in this thread."""
     request = next(path)
+    stop: StopIteration | None = None
     while True:
         try:
             try:
                 answer = request.now()
             except BaseException as error:
+                stop = error if isinstance(error, StopIteration) else None
                 request = path.throw(error)
             else:
                 request = path.send(answer)
         except StopIteration as end:
             result: T = end.value
             return result
+        except RuntimeError as error:
+            if stop is not None and error.__cause__ is stop:  # what a generator makes of a StopIteration it passes on
+                raise stop from None
+            raise
 
 
 async def drive_async(path: Path[T]) -> T:
@@ -121,55 +132,52 @@ class Holds(Protocol):
 
 
 class Seat:
-    """The right to compute one key. Released exactly once, whatever happens."""
+    """The right to compute one key. Released once; should Ctrl-C hit the release, by the garbage collector."""
 
-    def __init__(self, place: tuple[str, str], hold: Any) -> None:
-        self._place, self._hold = place, hold
+    place: tuple[str, str] = ("", "")
+    landing: Future[None]
+    hold: Any = None
+
+    def __init__(self, store: Holds, key: str) -> None:
+        self.landing = Future()
+        self.place = (store.url, key)
 
     def release(self) -> None:
-        self._hold.release()
-        _land(self._place)
+        try:
+            if self.hold is not None:
+                self.hold.release()
+        finally:
+            # not in a child that was forked while its parent had the seat
+            if self.place in _landings and _landings[self.place] is self.landing:
+                if not self.landing.done():
+                    self.landing.set_result(None)
+                del _landings[self.place]
+
+    __del__ = release
 
 
+# Without a lock: who puts a landing here by `setdefault`, one operation of the interpreter, is the one to take it out.
 _landings: dict[tuple[str, str], Future[None]] = {}
-_guard = threading.Lock()
 
 
 def board(store: Holds, key: str) -> Path[Seat | None]:
     """The seat for `key`, or None after another of this process had it: then look whether the checkpoint is there."""
-    place = (store.url, key)
-    with _guard:
-        landing = _landings.get(place)
-        if landing is None:
-            _landings[place] = Future()
-    if landing is not None:
-        yield Arrival(landing)
-        return None
-    pause, request = _FIRST_PAUSE, Blocking(store.hold, key)
+    seat, request = Seat(store, key), Blocking(store.hold, key)
+    pause = _FIRST_PAUSE
     try:
-        while (hold := (yield request)) is None:
+        landing = _landings.setdefault(seat.place, seat.landing)
+        if landing is not seat.landing:
+            yield Arrival(landing)
+            return None
+        while (yield request) is None:
             yield Pause(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+        seat.hold = request.outcome
+        return seat
     except BaseException:
-        if request.outcome is not None:
-            request.outcome.release()
-        _land(place)
+        seat.hold = request.outcome
+        seat.release()
         raise
-    return Seat(place, hold)
 
 
-def _land(place: tuple[str, str]) -> None:
-    with _guard:
-        landing = _landings.pop(place, None)  # None in a child that was forked while its parent had the seat
-    if landing is not None:
-        landing.set_result(None)
-
-
-def _forget_in_child() -> None:
-    """A forked child has none of the threads that hold seats."""
-    global _guard
-    _guard = threading.Lock()
-    _landings.clear()
-
-
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_landings.clear)  # a forked child has none of the threads that hold seats

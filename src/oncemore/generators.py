@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from . import codec
 from .errors import CodecError, StoreError, UsageError, warn
 from .flight import Blocking, Request
-from .surroundings import Scene, restore
+from .surroundings import Moment, Scene, restore
 from .surroundings.state import depend
 
 if TYPE_CHECKING:
@@ -115,10 +115,15 @@ def path(
     why: str | None = "refreshed"
     if not fresh:
         entry, why = yield Blocking(step.find, asked)
-        if entry is not None and (yield Blocking(_intact, step, asked, entry)):
+        moment = None if entry is None else (yield Blocking(_intact, step, asked, entry))
+        if entry is not None and moment is not None:
             yield Close(body)
-            return (yield from _replay(step, asked, entry))
-    return (yield from _relay(body, _Recording(step, asked, why or step.reason(asked))))
+            return (yield from _replay(step, asked, entry, moment))
+    try:
+        return (yield from _relay(body, _Recording(step, asked, why or step.reason(asked))))
+    except BaseException:
+        step.give_back(asked)
+        raise
 
 
 def _relay(body: Any, recording: _Recording | None) -> ItemPath:
@@ -148,13 +153,13 @@ def _relay(body: Any, recording: _Recording | None) -> ItemPath:
             recording, resume = recording if sent is None else None, Resume(body, sent)
 
 
-def _replay(step: Definition, asked: Asked, entry: Decoded) -> ItemPath:
-    moment = step.moment(asked)
+def _replay(step: Definition, asked: Asked, entry: Decoded, moment: Moment) -> ItemPath:
     asked.run.count_reuse(asked.node, entry)
     depend(asked.run.state, entry.meta.get("reads", ()))
     for number in range(entry.meta["chunks"]):
         chunk = yield Blocking(asked.shelf.chunk, entry, number)
         for pickled in chunk.load():
+            moment.roots.forget("state")
             item, effects = codec.loads(pickled, chunk.meta.get("main", ""), moment.roots.find)
             restore(moment, effects)
             try:
@@ -163,23 +168,38 @@ def _replay(step: Definition, asked: Asked, entry: Decoded) -> ItemPath:
                 return None
             if sent is not None:
                 raise UsageError(f"step {step.name} is being replayed: nothing can be sent into it")
-    value, effects, _ = step.load(asked, entry)
+    moment.roots.forget("state")
+    value, effects, _ = step.load(asked, entry, moment)
     restore(moment, effects)
     return value
 
 
-def _intact(step: Definition, asked: Asked, entry: Decoded) -> bool:
-    """Whether all chunks are there, before the first item is handed out: a replay must not break off midway."""
+def look(step: Definition, asked: Asked, entry: Decoded) -> ItemPath:
+    """The kept items for one who only looks: nothing is restored, nothing counts as reused."""
+    moment = step.meet(asked, entry)
+    for number in range(entry.meta["chunks"]):
+        chunk = yield Blocking(asked.shelf.chunk, entry, number)
+        for pickled in chunk.load():
+            try:
+                yield Item(codec.loads(pickled, chunk.meta.get("main", ""), moment.roots.find)[0])
+            except _Closed:
+                return None
+    return step.load(asked, entry, moment)[0]
+
+
+def _intact(step: Definition, asked: Asked, entry: Decoded) -> Moment | None:
+    """The call, if all chunks are there, before the first item is handed out: a replay must not break off midway."""
     try:
         for number in range(entry.meta["chunks"]):
             asked.shelf.chunk(entry, number)
-        step.load(asked, entry)
+        moment = step.meet(asked, entry)
+        entry.load(lambda name: moment.roots.find(name) if name[0] == "argument" else None)  # the state is not there yet
     except (StoreError, CodecError) as error:
         if asked.run.strict and isinstance(error, StoreError):
             raise
         warn(f"step {step.name} runs again, its items are damaged: {error}")
-        return False
-    return True
+        return None
+    return moment
 
 
 class _Recording:
@@ -194,6 +214,7 @@ class _Recording:
         self._moment = step.moment(asked, self._parts)
         self._whole = Scene(self._moment, per_item=False)
         self._stretch: Scene
+        self._entered: Callable[[], None]
         self._items: list[bytes] = []
         self._size = 0
         self._keys = asked.shelf.new_items()
@@ -202,10 +223,13 @@ class _Recording:
 
     def resume(self) -> None:
         """The generator is about to run on."""
+        self._moment.roots.forget("state")
         self._stretch = Scene(self._moment, per_item=True)
+        self._entered = self._step.inside(self._asked.node)
 
     def add(self, item: object) -> _Recording | None:
         """The generator has yielded; None if its items cannot be kept."""
+        self._entered()
         try:
             self._items.append(codec.dumps((item, self._stretch.effects()), self._moment.roots.name))
         except CodecError as error:
@@ -223,6 +247,7 @@ class _Recording:
 
     def finish(self, value: object) -> Callable[[], None]:
         """The generator is exhausted; what is returned writes the checkpoint."""
+        self._entered()
         run, node, took = self._asked.run, self._asked.node, time.perf_counter() - self._started
         try:
             effects = {**self._stretch.effects(), **self._whole.effects()}
@@ -236,6 +261,7 @@ class _Recording:
 
     def fail(self, error: BaseException) -> Callable[[], None]:
         """The generator raised; what is returned writes that down."""
+        self._entered()
         self._stretch.failed()
         self._whole.failed()
         run, took = self._asked.run, time.perf_counter() - self._started

@@ -7,7 +7,7 @@ import inspect
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Union
 
@@ -16,6 +16,7 @@ from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
 from .events import SnapshotSaved
 from .fingerprint.values import digest
 from .progress import Progress
+from .surroundings.objects import Roots
 from .surroundings.rng import Generators
 
 if TYPE_CHECKING:
@@ -111,30 +112,35 @@ async def _gather(
 
 Every = Union[int, Duration]
 
+_around: ContextVar[tuple[str, ...]] = ContextVar("oncemore_loops", default=())  # the loops that we are in, and where
+
 
 def loop(run: Run, name: str, items: Iterable[Any], every: Every) -> Iterator[Any]:
     """The items that no earlier run has seen the end of; state and generators are kept as they were after each `every`."""
-    due = _Due(every)
+    due, around = _Due(every), _around.get()
     if run.disabled:
         yield from items
         return
-    known = _identity(items)
-    first, done = _resume(run, name, known)
+    snapshots = _Snapshots(run, name, around, _identity(items))
+    first, done = snapshots.resume()
     if done:
         return
-    generators, now = Generators(), None
-    if first:
-        now = generators.before(None)  # skipping may draw from them: a shuffled loader does
+    generators, seen = Generators(), first
+    now = generators.before(None)
     for index, item in enumerate(items):
         if index < first:
             continue
-        if index == first and now is not None:
-            generators.restore(None, now)
-        yield item
+        if index == first > 0:
+            generators.restore(None, now)  # skipping may have drawn from them: a shuffled loader does
+        _around.set((*around, f"{name}={index}"))
+        try:
+            yield item
+        finally:
+            _around.set(around)
         if due(index + 1):
-            _snapshot(run, name, known, index + 1, done=False)
-        first = index + 1
-    _snapshot(run, name, known, first, done=True)
+            snapshots.save(index + 1, done=False)
+        seen = index + 1
+    snapshots.save(seen, done=True)
 
 
 class _Due:
@@ -166,32 +172,64 @@ def _identity(items: Iterable[Any]) -> str | None:
     return None
 
 
-def _resume(run: Run, name: str, known: str | None) -> tuple[int, bool]:
-    """Put state and generators back to the last snapshot: how many items it had seen, and whether those were all."""
-    try:
-        entry = run.shelf.find_loop(name)
-        if entry is None:
-            return 0, False
-        if entry.meta["items"] != known:
-            warn(f"loop {name} begins anew: its items are not those of the last run")
-            return 0, False
-        state, generators = entry.load()
-    except (StoreError, CodecError) as error:
-        if run.strict:
-            raise
-        warn(f"loop {name} begins anew, its snapshot cannot be used: {error}")
-        return 0, False
-    run.state.replace(state)
-    Generators().restore(None, generators)
-    run.reused[name] += entry.meta["seen"]
-    return entry.meta["seen"], entry.meta["done"]
+class _Snapshots:
+    """State and generators of a run as they were at some turns of one loop.
 
+    Objects that were in the state when the loop began are kept by name: a script that holds one (`model = run.state.model`
+    before the loop) holds the same one after the loop was resumed.
+    """
 
-def _snapshot(run: Run, name: str, known: str | None, seen: int, *, done: bool) -> None:
-    value = (run.state.values_by_key(), Generators().before(None))
-    try:
-        meta = {"items": known, "seen": seen, "done": done}
-        key = run.shelf.loop_key(name)
-        run.shelf.put(key, value, meta, [SnapshotSaved(loop=name, seen=seen, entry=key)])
-    except (CodecError, StoreError) as error:
-        warn(f"loop {name}: the snapshot after {seen} items was not kept: {error}")
+    def __init__(self, run: Run, name: str, around: tuple[str, ...], items: str | None) -> None:
+        self._run, self._name, self._items = run, name, items
+        self._path = "/".join((*around, name))
+        self._key = run.shelf.loop_key(self._path)
+        if self._key in run.loops:
+            raise UsageError(f"a loop {name!r} has been completed in this scope already; each loop needs a name of its own")
+        self._roots = Roots(lambda kind, key: run.state.bare(key))
+        for key in run.state.values_by_key():
+            self._roots.add("state", key)
+        self._roots.list()
+
+    def resume(self) -> tuple[int, bool]:
+        """Put everything back to the last snapshot: how many items it had seen, and whether those were all."""
+        run, roots, name = self._run, self._roots, self._name
+        try:
+            entry = run.shelf.find_loop(self._path)
+            if entry is None:
+                return 0, False
+            if entry.meta["items"] != self._items:
+                warn(f"loop {name} begins anew: its items are not those of the last run")
+                return 0, False
+            if entry.meta["roots"] != [list(root) for root in roots.listed]:
+                warn(f"loop {name} begins anew: run.state is made of other objects before it than in the last run")
+                return 0, False
+            values, contents, generators, calls = entry.load(roots.find)
+        except (StoreError, CodecError) as error:
+            if run.strict:
+                raise
+            warn(f"loop {name} begins anew, its snapshot cannot be used: {error}")
+            return 0, False
+        for key, content in contents.items():
+            run.state[key]  # a step around this loop has now looked at it
+            roots.assign("state", key, content)
+        run.state.replace(values)
+        Generators().restore(None, generators)
+        run.calls = calls
+        run.reused[name] += entry.meta["seen"]
+        self._end(entry.meta["done"])
+        return entry.meta["seen"], entry.meta["done"]
+
+    def save(self, seen: int, *, done: bool) -> None:
+        run, roots = self._run, self._roots
+        contents = {key: roots.contents(kind, key) for kind, key, _ in roots.listed}
+        value = (run.state.values_by_key(), contents, Generators().before(None), run.calls)
+        meta = {"items": self._items, "seen": seen, "done": done, "roots": roots.listed}
+        try:
+            run.shelf.put(self._key, value, meta, [SnapshotSaved(loop=self._name, seen=seen, entry=self._key)], roots.changeable)
+        except (CodecError, StoreError) as error:
+            warn(f"loop {self._name}: the snapshot after {seen} items was not kept: {error}")
+        self._end(done)
+
+    def _end(self, done: bool) -> None:
+        if done:
+            self._run.loops.add(self._key)

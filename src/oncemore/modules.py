@@ -6,6 +6,8 @@ of code and the pickles in a checkpoint need that, or a script would not find ag
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import sys
 import sysconfig
@@ -98,3 +100,26 @@ def is_project_module(name: str) -> bool:
     if folders:  # a package without __init__.py
         return any(is_project_file(os.path.join(folder, "x.py")) for folder in folders)
     return module is None or name in ("__main__", "__mp_main__")
+
+
+def is_importable_project(name: str) -> bool:
+    """Whether `import name` would give the user's own code. Only the packages around it are loaded to find out."""
+    if name in sys.modules:
+        return is_project_module(name)
+    try:
+        spec = importlib.util.find_spec(name)
+    except Exception:  # a package around it fails: whoever imports it will meet that
+        return False
+    if spec is None:
+        return False
+    inside = [os.path.join(folder, "x.py") for folder in spec.submodule_search_locations or ()]
+    places = [spec.origin] if spec.has_location else inside
+    return any(place is not None and is_project_file(place) for place in places)
+
+
+def load_project_module(name: str) -> ModuleType | None:
+    """The user's own module of that name, None if there is none that can be loaded."""
+    try:
+        return importlib.import_module(name) if is_importable_project(name) else None
+    except Exception:  # as above
+        return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any
 
 from .events import CheckpointSaved
@@ -34,18 +36,19 @@ class Ordinals:
     """Numbers for identical calls. A failed call gives its number back, so that a retry is the same call."""
 
     def __init__(self) -> None:
-        self._next, self._free = 0, list[int]()
+        self._numbers, self._next, self._free = count(), 0, list[int]()
 
     def peek(self) -> int:
         return min(self._free, default=self._next)
 
     def take(self) -> int:
-        number = self.peek()
-        if number in self._free:
-            self._free.remove(number)
-        else:
-            self._next += 1
-        return number
+        # Threads take numbers at once. No lock, which a fork could copy while held: each of these is one operation.
+        try:
+            return heappop(self._free)
+        except IndexError:
+            number = next(self._numbers)
+            self._next = max(self._next, number + 1)
+            return number
 
     def give_back(self, number: int) -> None:
-        self._free.append(number)
+        heappush(self._free, number)

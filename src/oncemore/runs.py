@@ -11,10 +11,9 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from contextvars import ContextVar, Token
 from typing import Any, NamedTuple, TypeVar, overload
 
-from . import events, intents, records
+from . import current, events, intents, records
 from .codec import Decoded, Encoded
 from .errors import CodecError, StoreError, UsageError, warn
 from .events import Event
@@ -38,23 +37,6 @@ E = TypeVar("E", bound=Event)
 logger = logging.getLogger("oncemore")
 
 _PRUNE_EVERY = 32  # checkpoints
-
-_current: ContextVar[Run | None] = ContextVar("oncemore_run", default=None)
-
-
-def current_run() -> Run | None:
-    """The run whose scope this thread or task is in, or None."""
-    return _current.get()
-
-
-def entered(run: Run) -> Token[Run | None]:
-    """Make `run` current for the body of a step; a step that is shared outside any scope stays outside."""
-    return _current.set(run if run.id else _current.get())
-
-
-def left(token: Token[Run | None]) -> None:
-    _current.reset(token)
-
 
 def default_store() -> Store:
     """The store that `ONCEMORE_STORE` names, or `./.oncemore`."""
@@ -87,6 +69,7 @@ class Run(Past):
         retention: Policy | None = None,
     ) -> None:
         self.id, self.store, self.workflow, self.strict = run_id, store, workflow, strict
+        self.pid = os.getpid()
         self.resumed = False
         self.disabled = os.environ.get("ONCEMORE_DISABLE", "") not in ("", "0")
         self.ran: Counter[str] = Counter()
@@ -341,7 +324,7 @@ class Run(Past):
         """Keep the result of a completed node. What cannot be kept is told, and the program goes on."""
         self._refreshed.add(node.key)
         kept.meta.update(step=node.step, time=time.time(), seconds=seconds, reason=reason)
-        token = _current.set(None)  # a step inside the value is kept as itself, not as part of this run
+        token = current.enter(None)  # a step inside the value is kept as itself, not as part of this run
         shelf = self.shelf_of(node)
         try:
             entry = shelf.encode(node, kept)
@@ -362,7 +345,7 @@ class Run(Past):
         except (CodecError, StoreError) as error:
             self.not_kept(node, f"{error}. It will run again next time", seconds=seconds)
         finally:
-            _current.reset(token)
+            current.leave(token)
 
     def not_kept(self, node: Node, why: str, *, seconds: float) -> None:
         """Say that a step's result is returned but will not be there next time."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+import threading
 import unicodedata
 from collections.abc import Mapping
 from contextvars import Token
@@ -15,9 +16,11 @@ from typing import Any, Union
 
 from blake3 import blake3
 
+from . import current
+from .current import current_run
 from .errors import UsageError
 from .retention import Policy, at_most
-from .runs import Run, _current, default_store
+from .runs import Run, default_store
 from .stores import Store, open_store
 
 StoreLike = Union[str, "os.PathLike[str]", Store]
@@ -67,14 +70,16 @@ class checkpoint_scope:
         return Run(run_id, store, **self._options).open()
 
     def _enter(self, run: Run) -> Run:
-        self._entered.append((run, _current.set(run)))
+        current.opened[run] = current_run(), threading.get_ident()
+        self._entered.append((run, current.enter(run)))
         return run
 
     def _exit(self) -> Run:
         # the latest that this thread or task entered: others may be inside the same object
-        place = next(i for i in reversed(range(len(self._entered))) if self._entered[i][0] is _current.get())
-        run, token = self._entered.pop(place)
-        _current.reset(token)
+        mine = [i for i, (run, _) in enumerate(self._entered) if run is current_run()]
+        run, token = self._entered.pop(mine[-1] if mine else -1)
+        current.opened.pop(run, None)
+        current.leave(token)
         return run
 
     def __enter__(self) -> Run:

@@ -266,9 +266,16 @@ class Shelf:
         """The event that names a snapshot, and the snapshot itself unless it is kept already."""
         self.store.commit(put={entry.key: entry.frames} if entry else {}, append=self._appended([event]))
 
-    def put(self, key: str, value: object, meta: Mapping[str, Any], events: Sequence[Event] = ()) -> None:
+    def put(
+        self,
+        key: str,
+        value: object,
+        meta: Mapping[str, Any],
+        events: Sequence[Event] = (),
+        name: Naming | None = None,
+    ) -> None:
         """Write one entry of the run's own, durable when this returns."""
-        entry = encode(value, meta, key=key, secret=self._secret)
+        entry = encode(value, meta, key=key, secret=self._secret, name=name)
         self._near.pop(key, None)
         self.store.commit(put={key: entry.frames}, append=self._appended(events))
 
@@ -311,8 +318,8 @@ class Shelf:
     def code_parts(self, code: str) -> dict[str, Part]:
         """What the code behind a digest consisted of; empty if that is not known any more."""
         key = f"code/{code}"
-        data = self.store.get(key)
         try:
+            data = self.store.get(key)
             facts: dict[str, list[str]] = json.loads(bytes(unseal(data, key, self._secret))) if data is not None else {}
         except OncemoreError:
             return {}

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Collection
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    cast,
+    overload,
+)
 
 import wrapt
 
-from .calls import Definition
+from .calls import Asked, Definition
 from .durations import Duration
 from .errors import UsageError
 from .fingerprint import Fingerprint, Key
 from .modules import find_module
-from .runs import Reference, _current, current_run, join
+from .current import current_run, opened, run_here
+from .runs import Reference
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -22,46 +34,75 @@ R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
 
+if TYPE_CHECKING:  # of wrapt's classes, a type checker should see a function's attributes and no more
+    from typing_extensions import Unpack
 
-class _Verbs(Generic[P, R]):
+    class _Attributes(Generic[P, R]):
+        __wrapped__: Callable[P, R]
+        __name__: str
+        __qualname__: str
+        __class__: Any
+
+    class _FunctionWrapper:
+        _self_parent: Any
+        _self_instance: Any
+        _self_owner: Any
+        _self_binding: str
+
+        def __init__(self, wrapped: object, wrapper: object) -> None: ...
+        def __get__(self, instance: Any, owner: Any = None) -> Any: ...
+
+    class _BoundFunctionWrapper(_FunctionWrapper): ...
+
+    _Proxy = wrapt.ObjectProxy[Any]
+else:
+    _Attributes, _Proxy = Generic, wrapt.ObjectProxy
+    _FunctionWrapper, _BoundFunctionWrapper = wrapt.FunctionWrapper, wrapt.BoundFunctionWrapper
+
+
+class _Verbs(_Attributes[P, R]):
     """What can be asked of a step, bound to an instance or not."""
 
-    def _parts(self) -> tuple[Definition, tuple[Any, ...]]:
-        """The definition, and the arguments that binding put before the caller's."""
+    def _parts(self) -> tuple[Definition, Reference | None, tuple[Any, ...]]:
+        """The definition, the run that a pickled step came from, and the arguments that binding put before the caller's."""
         raise NotImplementedError
+
+    def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Definition, Asked]:
+        definition, reference, first = self._parts()
+        return definition, definition.asked((*first, *args), kwargs, reference)
 
     def is_done(self, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Whether this call would be skipped now."""
-        definition, first = self._parts()
-        return definition.find(definition.asked((*first, *args), kwargs))[0] is not None
+        definition, asked = self._asked(args, kwargs)
+        return definition.find(asked)[0] is not None
 
     def recall(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The kept result of this call, without running anything; `NotRecorded` if there is none."""
-        definition, first = self._parts()
-        asked = definition.asked((*first, *args), kwargs)
-        return definition.load(asked, definition.recorded(asked))[0]
+        definition, asked = self._asked(args, kwargs)
+        return definition.recalled(asked)
 
     def forget(self, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Remove the checkpoint of this call; whether there was one."""
-        definition, first = self._parts()
-        asked = definition.asked((*first, *args), kwargs)
+        _, asked = self._asked(args, kwargs)
         return asked.shelf.forget(asked.node)
 
     def refresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run this call again whatever is kept, and keep the new result."""
-        definition, first = self._parts()
-        return definition.refresh((*first, *args), kwargs)
+        definition, reference, first = self._parts()
+        result: R = definition.refresh((*first, *args), kwargs, reference)
+        return result
 
     def fingerprint(self, *args: P.args, **kwargs: P.kwargs) -> Fingerprint:
         """What this call's checkpoint depends on: named parts with digests."""
-        definition, first = self._parts()
+        definition, _, first = self._parts()
         return definition.fingerprint((*first, *args), kwargs)
 
 
-class Step(_Verbs[P, R], wrapt.FunctionWrapper):  # type: ignore[misc]
-    """A function decorated with `@checkpointed`. It is called, inspected and typed like the function itself."""
+class Step(_Verbs[P, R], _FunctionWrapper):
+    """A function decorated with `@checkpointed`. It is called, inspected and typed like the function itself.
 
-    __wrapped__: Callable[P, R]
+    No annotated names in the body: they would hide the `__annotations__` of the function.
+    """
 
     def __init__(self, wrapped: Callable[P, R], options: dict[str, Any], reference: Reference | None = None) -> None:
         super().__init__(wrapped, _unused)
@@ -70,22 +111,22 @@ class Step(_Verbs[P, R], wrapt.FunctionWrapper):  # type: ignore[misc]
         self._self_share: bool = options["share"]
         self._self_reference = reference
 
-    @property
-    def __class__(self) -> type:  # so that pickling by value does not take us for the plain function
-        return Step
+    __class__ = property(lambda self: Step)  # so that pickling by value does not take us for the plain function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if _current.get() is None and not self._self_share and self._self_reference is None:
-            return self.__wrapped__(*args, **kwargs)
-        return self._self_call(args, kwargs)
+        if not opened and current_run() is None and not self._self_share and self._self_reference is None:
+            result: R = self._self_definition.function(*args, **kwargs)
+            return result
+        result = self._self_call(args, kwargs)
+        return result
 
     def _self_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         definition = self._self_definition
         run = definition.home(self._self_reference)
         return definition.function(*args, **kwargs) if run is None else definition.enter(run, args, kwargs)
 
-    def _parts(self) -> tuple[Definition, tuple[Any, ...]]:
-        return self._self_definition, ()
+    def _parts(self) -> tuple[Definition, Reference | None, tuple[Any, ...]]:
+        return self._self_definition, self._self_reference, ()
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Step[P, R]: ...
@@ -94,39 +135,49 @@ class Step(_Verbs[P, R], wrapt.FunctionWrapper):  # type: ignore[misc]
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return super().__get__(instance, owner)
 
+    def _self_run(self) -> Reference | None:
+        """The run that goes along in a pickle."""
+        run = run_here()
+        return self._self_reference if run is None else run.reference
+
+    def __copy__(self) -> Step[P, R]:
+        return self  # as copying a function gives the function itself
+
+    def __deepcopy__(self, memo: object) -> Step[P, R]:
+        return self
+
     def __reduce_ex__(self, protocol: Any) -> Any:
-        run = current_run()
-        reference = self._self_reference if run is None else run.reference
+        reference = self._self_run()
         module, name = self.__wrapped__.__module__, self.__wrapped__.__qualname__
         if module != "__main__" and _by_name(module, name) is self:
             return _load_named, (module, name, reference)
         return _load, (_Bare(self.__wrapped__), self._self_definition.options, reference)
 
 
-class BoundStep(_Verbs[P, R], wrapt.BoundFunctionWrapper):  # type: ignore[misc]
+class BoundStep(_Verbs[P, R], _BoundFunctionWrapper):
     """A step taken from an instance or a class."""
 
-    @property
-    def __class__(self) -> type:
-        return BoundStep
+    __class__ = property(lambda self: BoundStep)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._self_parent(*self._first(), *args, **kwargs)
+        result: R = self._self_parent(*self._first(), *args, **kwargs)
+        return result
 
     def _first(self) -> tuple[Any, ...]:
         if self._self_binding == "classmethod":
-            return (self.__wrapped__.__self__,)
+            return (cast(Any, self.__wrapped__).__self__,)
         return () if self._self_binding == "staticmethod" or self._self_instance is None else (self._self_instance,)
 
-    def _parts(self) -> tuple[Definition, tuple[Any, ...]]:
-        return self._self_parent._self_definition, self._first()
+    def _parts(self) -> tuple[Definition, Reference | None, tuple[Any, ...]]:
+        return self._self_parent._self_definition, self._self_parent._self_reference, self._first()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         first = self._first()
-        return getattr, (first[0] if first else self._self_owner, self.__wrapped__.__name__)
+        owner = first[0] if first else self._self_owner
+        return _load_bound, (owner, self.__wrapped__.__name__, self._self_parent._self_run())
 
 
-Step.__bound_function_wrapper__ = BoundStep
+Step.__bound_function_wrapper__ = BoundStep  # type: ignore[attr-defined]
 
 
 def _unused(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
@@ -134,7 +185,7 @@ def _unused(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     raise AssertionError
 
 
-class _Bare(wrapt.ObjectProxy):  # type: ignore[misc]
+class _Bare(_Proxy):
     """A step's own function on its way through a pickle.
 
     pickle asks `__reduce_ex__` and goes by name; cloudpickle sees a function and takes its code along, which is what a
@@ -150,9 +201,10 @@ class _Bare(wrapt.ObjectProxy):  # type: ignore[misc]
 
 def _by_name(module: str, name: str) -> Any:
     try:
-        return functools.reduce(lambda found, word: vars(found)[word], name.split("."), find_module(module))
+        found: Any = functools.reduce(lambda found, word: vars(found)[word], name.split("."), find_module(module))
     except (KeyError, TypeError, ImportError):
         return None
+    return found.__func__ if type(found) in (classmethod, staticmethod) else found
 
 
 def _load_bare(module: str, name: str) -> Any:
@@ -164,10 +216,39 @@ def _load_named(module: str, name: str, reference: Reference | None) -> Any:
     return found if reference is None else Step(found.__wrapped__, found._self_definition.options, reference)
 
 
+def _load_bound(owner: Any, name: str, reference: Reference | None) -> Any:
+    found = getattr(owner, name)
+    if reference is None:
+        return found
+    step = Step(found._self_parent.__wrapped__, found._self_parent._self_definition.options, reference)
+    return step.__get__(found._self_instance, found._self_owner)
+
+
 def _load(bare: Any, options: dict[str, Any], reference: Reference | None) -> Any:
     found = _by_name(bare.__module__, bare.__qualname__)
     same = isinstance(found, Step) and found.__wrapped__ is bare
     return found if same and reference is None else Step(bare, options, reference)
+
+
+class Decorator(Protocol):
+    """What makes a step of a function."""
+
+    def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...
+
+
+class Options(TypedDict, total=False):
+    """The options of `memoized`; `checkpointed` says what they mean."""
+
+    name: str | None
+    version: str | None
+    ignore: Collection[str]
+    key: Key | None
+    code: Literal["deep", "own", "version"]
+    expires: Duration | None
+    every_call: bool
+    inputs: Collection[str]
+    mutates: bool
+    effect: Literal["once"] | None
 
 
 @overload
@@ -186,7 +267,7 @@ def checkpointed(
     inputs: Collection[str] = (),
     mutates: bool = True,
     effect: Literal["once"] | None = None,
-) -> Callable[[Callable[P, R]], Step[P, R]]: ...
+) -> Decorator: ...
 def checkpointed(
     function: Callable[..., Any] | None = None,
     /,
@@ -250,7 +331,23 @@ def checkpointed(
 def _decorate(function: Any, options: dict[str, Any]) -> Any:
     if isinstance(function, type) or not (callable(function) or isinstance(function, (classmethod, staticmethod))):
         raise UsageError(f"@checkpointed is for functions, not for {function!r}")
-    return Step(function, options)
+    target: Any = function
+    return Step(target, options)
 
 
-memoized = functools.partial(checkpointed, share=True)
+@overload
+def memoized(function: Callable[P, R], /) -> Step[P, R]: ...
+@overload
+def memoized(**options: Unpack[Options]) -> Decorator: ...
+def memoized(function: Callable[..., Any] | None = None, /, **options: Unpack[Options]) -> Any:
+    """`checkpointed(share=True)`: any run may reuse the result, and calls outside a scope are kept, too.
+
+    >>> from oncemore import memoized
+    >>> @memoized(expires="1d")
+    ... def rate(currency):
+    ...     return len(currency)
+    >>> rate("EUR"), rate("EUR")
+    (3, 3)
+    """
+    decorate = checkpointed(share=True, **options)
+    return decorate if function is None else decorate(function)

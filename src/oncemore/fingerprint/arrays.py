@@ -16,7 +16,6 @@ from .kinds import attributes
 from .parts import Describe, Parts, Sealed, by_attribute
 
 _BUFFER = 1 << 20  # bytes that are copied at a time from an array that does not lie in one piece
-_BATCH = 1 << 16  # strings that are read at a time
 
 
 def describer(kind: type) -> Describe | None:
@@ -59,6 +58,8 @@ def _scalar(scalar: Any) -> Parts:
 def _masked(array: Any) -> Parts:
     """What lies under the mask is no content."""
     np: Any = sys.modules["numpy"]
+    if array is np.ma.masked:  # the one value that stands for "missing"; it does not let itself be read
+        return Parts("numpy.masked constant")
     visible = np.asarray(array.filled(np.zeros((), array.dtype)))
     mask = np.asarray(np.ma.getmaskarray(array))
     children = [_dtype(array.dtype), array.shape, content(visible), content(mask), array.fill_value, array.hardmask]
@@ -119,8 +120,6 @@ def content(array: Any) -> object:
         return [content(array[name]) for name in dtype.names]
     if dtype.char in "gG":
         return _bytes_of(_significant(array))
-    if dtype.kind == "T":
-        return [array.flat[start : start + _BATCH].tolist() for start in range(0, array.size, _BATCH)]
     return array.ravel().tolist()
 
 

@@ -24,7 +24,8 @@ _ADDED = (
     "__parameters__ __orig_bases__ __type_params__ __final__ _abc_impl __abstractmethods__ _is_protocol "
     "_is_runtime_protocol __protocol_attrs__ __non_callable_proto_members__ __dataclass_fields__ __dataclass_params__ "
     "__match_args__ __attrs_attrs__ __attrs_own_setattr__ __attrs_props__ __attrs_base_of_slotted__ _fields "
-    "_field_defaults"
+    "_field_defaults __callable_proto_members_only__ __required_keys__ __optional_keys__ __readonly_keys__ "
+    "__mutable_keys__ __total__ __closed__ __extra_items__ __slotnames__"
 )
 _VOLATILE = frozenset(_ADDED.split())
 _METHODS = (
@@ -38,11 +39,11 @@ _ENUM_MAKING = frozenset(["__new__", "__new_member__", "_new_member_", "_generat
 
 def class_pieces(walk: Walk, klass: type) -> Iterator[bytes | str]:
     """All that counts in a class, in an order that is the same everywhere."""
+    is_enum = isinstance(klass, enum.EnumMeta)
     for base in (*klass.__bases__, type(klass)):
-        if base is not object and base is not type:
+        if base not in (object, type, enum.EnumMeta):
             yield walk.describe(base)
     yield from _told(walk, klass)
-    is_enum = isinstance(klass, enum.EnumMeta)
     made_elsewhere = _is_foreign_made(klass)
     for name, value in sorted(klass.__dict__.items()):
         if name in _VOLATILE or _is_generated(klass, name, value):
@@ -76,6 +77,8 @@ def _is_generated(klass: type, name: str, value: Any) -> bool:
     function = getattr(value, "__func__", value)
     if type(function) is not FunctionType:
         return False
+    while type(inner := function.__dict__.get("__wrapped__")) is FunctionType:
+        function = inner  # a dataclass's __repr__ is a wrapped one
     path = function.__code__.co_filename
     if path.startswith("<attrs generated"):
         return True

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any, Literal
 
+from ..errors import FingerprintError
 from ..modules import name_of_namespace
 from . import values
 from .source import class_text, own
@@ -67,8 +68,13 @@ class Code:
 
         owners = metadata.packages_distributions()
         modules = self._now().foreign.difference(sys.stdlib_module_names)
-        found = {distribution for module in modules for distribution in owners.get(module, ())}
-        return {distribution: metadata.version(distribution) for distribution in sorted(found)}
+        found: dict[str, str] = {}
+        for name in {name for module in modules for name in owners.get(module, [module])}:
+            try:
+                found[name] = metadata.version(name)
+            except metadata.PackageNotFoundError:  # a module of the project's, or of nobody's
+                continue
+        return dict(sorted(found.items()))
 
     def _now(self) -> _Seen:
         last = self._last
@@ -87,8 +93,11 @@ class Code:
             return False
         if not last.watch.values:
             return True
-        with answering(last.known):
-            return all(values.digest(value) == seen for value, seen in last.watch.values)
+        try:
+            with answering(last.known):
+                return all(values.digest(value) == seen for value, seen in last.watch.values)
+        except FingerprintError:  # a new walk will name it
+            return False
 
 
 def _root_of(function: Any) -> Any:

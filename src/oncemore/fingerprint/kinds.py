@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import chain
-from operator import itemgetter
 from typing import Any, TypeAlias
 
 from ..modules import canonical_name, is_project_file, is_project_module
@@ -39,7 +39,7 @@ def attributes(value: object, found: dict[str, Any] | None = None) -> list[Any]:
     if not {str}.issuperset(map(type, found)):
         return ["__dict__", found]
     found.pop("_attrs_cached_hash", None)  # attrs keeps a hash there, which depends on PYTHONHASHSEED
-    return list(chain.from_iterable(sorted(found.items(), key=itemgetter(0))))
+    return [part for name in sorted(found) for part in (name, found[name])]
 
 
 # --- code -----------------------------------------------------------------------------------------------------------
@@ -100,6 +100,7 @@ def _exception(error: BaseException) -> Parts:
     return Parts("exception", [type(error), error.args, hidden, *attributes(error)], by_attribute)
 
 
+@lru_cache(maxsize=256)  # the search takes milliseconds
 def _sentinel(value: object) -> Parts:
     """A bare `object()`: nothing but an address, unless some module keeps it under a name."""
     for module in sorted(sys.modules):

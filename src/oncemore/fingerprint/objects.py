@@ -46,12 +46,12 @@ def _choose(kind: type, sample: object) -> Describe:
         return EXACT[kind]
     if kind.__module__ == "typing":
         return typing_form
-    names = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
-    for base, name in zip(kind.__mro__, names):
+    lineage = [(base, f"{base.__module__}.{base.__qualname__}") for base in kind.__mro__]
+    for base, name in lineage:
         known = WHOLE.get(name) or _of_library(kind, base)
         if known is not None:
             return known
-    for base, name in zip(kind.__mro__, names):
+    for base, name in lineage:
         if name in REFUSED:
             return refuse
         if name in CONTENT:
@@ -88,7 +88,7 @@ def _of_library(kind: type, base: type) -> Describe | None:
         return None
     from . import arrays, tables
 
-    return (arrays if library in ("numpy", "torch") else tables).describer(kind)
+    return arrays.describer(kind) if library in ("numpy", "torch") else tables.describer(kind)
 
 
 def _with_content(kind: type, base: type, content: Content) -> Describe:
@@ -97,7 +97,7 @@ def _with_content(kind: type, base: type, content: Content) -> Describe:
         return lambda value: Parts(tag, content(value))
     state = _state(kind, kind.__mro__[: kind.__mro__.index(base)])
     tag = f"subclass of {tag}"
-    return lambda value: Parts(tag, [type(value), tuple(content(value)), *state(value)], by_attribute)
+    return lambda value: Parts(tag, [type(value), *content(value), *state(value)], by_attribute)
 
 
 def _state(kind: type, bases: tuple[type, ...]) -> Callable[[Any], list[Any]]:
@@ -146,12 +146,17 @@ def _named(value: object, name: str, state: Any) -> list[Any]:
     return [name, state]
 
 
-def _by_convention(kind: type, sample: object) -> Describe:
+def _by_convention(kind: Any, sample: object) -> Describe:
     """Attributes if that is all there is to the value, else what its `__reduce__` gives."""
     if isinstance(getattr(kind, "__next__", None), types.WrapperDescriptorType):
         return refuse  # an iterator written in C: to look at its content is to consume it
     custom = kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__
-    if custom or kind in copyreg.dispatch_table or hasattr(kind, "__getnewargs__") or hasattr(kind, "__getnewargs_ex__"):
+    if (
+        custom
+        or kind in copyreg.dispatch_table
+        or hasattr(kind, "__getnewargs__")
+        or hasattr(kind, "__getnewargs_ex__")
+    ):
         return _by_reduce
     state = _state(kind, kind.__mro__)
     if state is not _written_state:
@@ -171,7 +176,8 @@ def _by_reduce(value: Any) -> Parts:
         raise FingerprintError(name_of(kind)) from error
     if isinstance(reduced, str):
         return Parts("global", [home(getattr(value, "__module__", None) or kind.__module__), reduced])
-    function, args, state, items, pairs, setter = (*reduced, None, None, None, None)[:6]
-    content = [None if more is None else list(more) for more in (items, pairs)]
-    children = [kind, function, args, *content, setter, *_named(value, "__reduce__()", state)]
+    function, args, *more = reduced
+    state, items, pairs, setter = (*more, None, None, None, None)[:4]
+    children = [kind, function, args, items and list(items), pairs and list(pairs), setter]
+    children += _named(value, "__reduce__()", state)
     return Parts("reduced", children, by_attribute)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from opcode import opmap
+from opcode import hasconst, opmap
 from types import CodeType
 
 from .tree import Import
@@ -16,7 +16,7 @@ _GLOBAL = opmap["LOAD_GLOBAL"]
 _NAMES = {opmap["LOAD_NAME"], opmap.get("LOAD_FROM_DICT_OR_GLOBALS", opmap["LOAD_NAME"])}
 _ATTRIBUTES = {opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR") if name in opmap}
 _COPIES = {opmap[name] for name in ("DUP_TOP", "COPY") if name in opmap}  # `module.x += 1`
-_CONSTANTS = {opmap[name] for name in ("LOAD_CONST", "RETURN_CONST") if name in opmap}
+CONSTANTS = frozenset(hasconst)
 _IMPORT = opmap["IMPORT_NAME"]
 _REBINDS = opmap["STORE_DEREF"]
 
@@ -56,7 +56,7 @@ def reads(code: CodeType) -> Reads:
     return known
 
 
-def _instructions(code: CodeType) -> Iterator[tuple[int, int]]:
+def instructions(code: CodeType) -> Iterator[tuple[int, int]]:
     """Operation and argument. (`dis` tells more, and takes 20 times as long.)"""
     raw, high = code.co_code, 0
     for i in range(0, len(raw), 2):
@@ -82,7 +82,7 @@ class _Scan:
         chain: tuple[str, ...] = ()
         level: object = 0
         names_wanted: object = None
-        for operation, argument in _instructions(code):
+        for operation, argument in instructions(code):
             if operation in _ATTRIBUTES:
                 name = names[argument >> 1 if operation in _SHIFTED else argument]
                 self.attributes.add(name)
@@ -99,7 +99,7 @@ class _Scan:
             elif operation in _NAMES:
                 chain = (names[argument],)
                 self.maybe.add(chain[0])
-            elif operation in _CONSTANTS:
+            elif operation in CONSTANTS:
                 level, names_wanted = names_wanted, consts[argument]
             elif operation == _IMPORT:
                 self._import(names[argument], level, names_wanted)
@@ -113,18 +113,13 @@ class _Scan:
             self.imports.append(Import(module, at, name))
 
 
-def loads_constant(code: CodeType, index: int) -> bool:
-    """Whether the code uses the constant: a docstring is there, but not used."""
-    return any(operation in _CONSTANTS and argument == index for operation, argument in _instructions(code))
-
-
 def rebinds(code: CodeType) -> set[str]:
     """The closure variables that the code, or a function inside it, gives new values."""
     found: set[str] = set()
     names = code.co_cellvars + code.co_freevars
     if sys.version_info >= (3, 11):  # arguments that are cells count once
         names = code.co_varnames + tuple(name for name in names if name not in code.co_varnames)
-    for operation, argument in _instructions(code):
+    for operation, argument in instructions(code):
         if operation == _REBINDS and argument < len(names):
             found.add(names[argument])
     for item in code.co_consts:

@@ -8,19 +8,21 @@ from __future__ import annotations
 import __future__
 
 import ast
+import functools
 import linecache
+import operator
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, TypeAlias
 
-from .reach import loads_constant, reads
+from .reach import CONSTANTS, instructions, reads
 from .tree import Import, constant, digest_of_tree, hashed
 
-_FUTURES = 0
-for _name in __future__.all_feature_names:
-    _FUTURES |= getattr(__future__, _name).compiler_flag
+_FUTURES: int = functools.reduce(
+    operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -123,50 +125,50 @@ class _File:
         self.tree = ast.parse(text, path)
         self._lines: list[str] | None = None
         self._compiled: dict[int, dict[str, list[CodeType]]] = {}
-        self._nodes: dict[str, list[Function]] | None = None
-        self._lambdas: dict[int, Function] = {}
+        self._definitions: dict[str, list[Function]] = {}
+        for node in definitions(self.tree):
+            self._definitions.setdefault(node.name, []).append(node)
 
     def find(self, code: CodeType) -> Function | None:
         """The node that compiles to exactly this code."""
-        futures = code.co_flags & _FUTURES
         try:
-            if futures not in self._compiled:
-                self._compile(futures)
-        except (SyntaxError, ValueError, RecursionError):
+            return self._find_lambda(code) if code.co_name == "<lambda>" else self._find(code)
+        except (SyntaxError, ValueError, RecursionError):  # parsed, but not compiled: `return` outside a function
             return None
-        same = [c for c in self._compiled[futures].get(code.co_name, ()) if same_code(c, code)]
-        if code.co_name == "<lambda>":
-            # Any that does the same will do; the one on the same line is shown.
-            found = [self._lambdas[c.co_firstlineno] for c in same]
-            return min(found, key=lambda node: abs(node.lineno - code.co_firstlineno), default=None)
-        lines = sorted((c.co_firstlineno for c in same), key=lambda line: abs(line - code.co_firstlineno))
-        nodes = [node for node in self._definitions(code.co_name) if lines and first_line(node) == lines[0]]
+
+    def _find(self, code: CodeType) -> Function | None:
+        futures = code.co_flags & _FUTURES
+        if futures not in self._compiled:
+            by_name: dict[str, list[CodeType]] = {}
+            for each in _all_codes(self._compile(self.tree, futures)):
+                by_name.setdefault(each.co_name, []).append(each)
+            self._compiled[futures] = by_name
+        same = [each for each in self._compiled[futures].get(code.co_name, ()) if same_code(each, code)]
+        nearest = min(
+            (each.co_firstlineno for each in same), key=lambda line: abs(line - code.co_firstlineno), default=0
+        )
+        nodes = [node for node in self._definitions.get(code.co_name, ()) if first_line(node) == nearest]
         return nodes[0] if len(nodes) == 1 else None
 
-    def _compile(self, futures: int) -> None:
-        """Compile the tree. Several lambdas may stand on one line, so each is given a line of its own meanwhile."""
-        tree, base = self.tree, 1 + self.text.count(b"\n")
-        if b"lambda" in self.text:
-            tree = ast.parse(self.text, self.path)  # a copy: others may be reading the first
-            for node, marked in zip(ast.walk(self.tree), ast.walk(tree), strict=True):
-                if isinstance(node, ast.Lambda) and isinstance(marked, ast.Lambda):
-                    base += 1
-                    marked.lineno = marked.end_lineno = base
-                    marked.end_col_offset = marked.col_offset
-                    self._lambdas[base] = node
-        flags = futures | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as in a notebook
-        by_name: dict[str, list[CodeType]] = {}
-        for code in _all_codes(compile(tree, self.path, "exec", flags=flags, dont_inherit=True)):
-            by_name.setdefault(code.co_name, []).append(code)
-        self._compiled[futures] = by_name
+    def _find_lambda(self, code: CodeType) -> Function | None:
+        """Several lambdas may stand on one line, so each is given a line of its own, in a copy of the tree."""
+        copy, line = ast.parse(self.text, self.path), 1 + self.text.count(b"\n")
+        lambdas: dict[int, Function] = {}
+        for node, marked in zip(ast.walk(self.tree), ast.walk(copy), strict=True):
+            if isinstance(node, ast.Lambda) and isinstance(marked, ast.Lambda):
+                line += 1
+                marked.lineno = marked.end_lineno = line
+                marked.end_col_offset = marked.col_offset
+                lambdas[line] = node
+        codes = _all_codes(self._compile(copy, code.co_flags & _FUTURES))
+        # Any that does the same will do; the one on the same line is shown.
+        found = [lambdas[each.co_firstlineno] for each in codes if each.co_name == "<lambda>" and same_code(each, code)]
+        return min(found, key=lambda node: abs(node.lineno - code.co_firstlineno), default=None)
 
-    def _definitions(self, name: str) -> list[Function]:
-        if self._nodes is None:
-            nodes: dict[str, list[Function]] = {}
-            for node in definitions(self.tree):
-                nodes.setdefault(node.name, []).append(node)
-            self._nodes = nodes
-        return self._nodes.get(name, [])
+    def _compile(self, tree: ast.Module, futures: int) -> CodeType:
+        flags = futures | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as in a notebook
+        code: CodeType = compile(tree, self.path, "exec", flags=flags, dont_inherit=True)
+        return code
 
     def segment(self, node: Function | ast.ClassDef) -> str:
         """The lines of a function or class, decorators included."""
@@ -232,16 +234,16 @@ def _same_constant(a: object, b: object) -> bool:
 
 
 def _digest_of_code(code: CodeType) -> bytes:
-    """The identity of a function without source. Its own name, its docstring and its lines don't count."""
+    """The identity of a function without source. Its own name, its docstring and its lines don't count.
+
+    A constant stands where it is used, not in the list of constants: a docstring would shift the others.
+    """
     pieces: list[bytes | str] = ["bytecode"]
-    for name in _SAME[2:]:
+    for name in _SAME[3:]:
         value = getattr(code, name, b"")
         pieces.append(value if isinstance(value, bytes) else constant(value))
-    for i, item in enumerate(code.co_consts):
-        if isinstance(item, CodeType):
-            pieces += [item.co_name, _digest_of_code(item)]
-        elif i == 0 and isinstance(item, str) and not loads_constant(code, 0):
-            pieces.append("docstring")
-        else:
-            pieces.append(constant(item))
+    for operation, argument in instructions(code):
+        used = code.co_consts[argument] if operation in CONSTANTS else argument
+        pieces.append(b"%d" % operation)
+        pieces.append(_digest_of_code(used) if isinstance(used, CodeType) else constant(used))
     return hashed(*pieces)

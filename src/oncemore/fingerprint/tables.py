@@ -12,8 +12,7 @@ from typing import Any
 from blake3 import blake3
 
 from .arrays import content
-from .kinds import attributes
-from .parts import Describe, Parts, Sealed, by_attribute, by_key, refuse
+from .parts import Describe, Parts, Sealed, by_attribute, refuse
 
 
 def describer(kind: type) -> Describe | None:
@@ -203,7 +202,7 @@ _POLARS: dict[str, Describe] = {
 
 def _arrow_table(table: Any) -> Parts:
     metadata = [table.schema.metadata, *(field.metadata for field in table.schema)]
-    columns = [part for name, column in zip(table.column_names, table.columns) for part in (name, column)]
+    columns = [part for name, column in zip(table.column_names, table.columns, strict=True) for part in (name, column)]
     return Parts("pyarrow.Table", [type(table).__name__, table.num_rows, metadata, *columns])
 
 

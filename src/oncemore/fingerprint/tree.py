@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from blake3 import blake3
 
@@ -14,8 +14,10 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 # What says nothing about behaviour, or says again what the place in the tree already says.
 _SKIPPED = frozenset(["annotation", "ctx", "kind", "returns", "simple", "type_comment", "type_params"])
 _STATEMENTS = frozenset(["body", "orelse", "finalbody"])
+_SPECIAL = frozenset([ast.AnnAssign, ast.ClassDef, ast.JoinedStr, ast.Import, ast.ImportFrom])
+_Plan: TypeAlias = tuple[str, list[tuple[str, str, str]]]
+_plans: dict[type[ast.AST], _Plan] = {}
 _NOTHING: Mapping[str, object] = {}
-_fields: dict[type[ast.AST], list[str]] = {}
 
 
 def hashed(*pieces: bytes | str) -> bytes:
@@ -81,34 +83,35 @@ class _Form:
             elif kind is ast.Attribute and item.value.__class__ is ast.Name:
                 self.names.add(item.value.id)
                 out.append(f"(Attribute {item.attr} (Name {item.value.id}))")
+            elif kind in _SPECIAL:
+                self._open(self._special(item))
             else:
-                self._other(item)
+                self._open(item)
 
-    def _other(self, node: ast.AST) -> None:
+    def _special(self, node: ast.AST) -> ast.AST:
+        """What the node is written down as; imports are noted."""
         if isinstance(node, ast.AnnAssign) and node.value is not None:
-            node = ast.Assign([node.target], node.value)
-        elif isinstance(node, ast.ClassDef):
+            return ast.Assign([node.target], node.value)
+        if isinstance(node, ast.ClassDef):
             # A class statement may hand its annotations to what makes the class: a dataclass's fields are made of them.
-            node = ast.ClassDef(node.name, node.bases, node.keywords, _with_annotations(node.body), node.decorator_list)
-        elif isinstance(node, ast.JoinedStr):
-            node = ast.JoinedStr(_pieces(node.values))
-        elif isinstance(node, ast.Import):
+            body = _with_annotations(node.body)
+            return ast.ClassDef(node.name, node.bases, node.keywords, body, node.decorator_list)
+        if isinstance(node, ast.JoinedStr):
+            return ast.JoinedStr(_pieces(node.values))
+        if isinstance(node, ast.Import):
             for alias in node.names:
                 self.imports.append((alias.name, 0, None, alias.asname or alias.name.partition(".")[0]))
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 self.imports.append((node.module or "", node.level, alias.name, alias.asname or alias.name))
-        self._open(node)
+        return node
 
     def _open(self, node: ast.AST, instead: Mapping[str, object] = _NOTHING) -> None:
         """Write a node's kind now, and put its fields on the stack."""
-        kind, stack = node.__class__, self._stack
-        fields = _fields.get(kind)
-        if fields is None:
-            fields = _fields[kind] = sorted(name for name in kind._fields if name not in _SKIPPED)
-        self.out.append("(" + kind.__name__)
+        stack, (opening, fields) = self._stack, _plan(node.__class__)
+        self.out.append(opening)
         stack.append(")")
-        for name in fields:
+        for name, one, several in fields:
             value: Any = instead[name] if name in instead else getattr(node, name, None)
             if value.__class__ is list:
                 if name in _STATEMENTS:
@@ -116,10 +119,19 @@ class _Form:
                 if value:
                     stack.append("]")
                     stack.extend([_item(item) for item in reversed(value)])
-                    stack.append(f" {name}[")
+                    stack.append(several)
             elif value is not None:
                 stack.append(_item(value))
-                stack.append(f" {name}=")
+                stack.append(one)
+
+
+def _plan(kind: type[ast.AST]) -> _Plan:
+    """How nodes of a kind are written: the opening, and each field's name, alone and before a list."""
+    plan = _plans.get(kind)
+    if plan is None:
+        names = sorted(name for name in kind._fields if name not in _SKIPPED)
+        plan = _plans[kind] = f"({kind.__name__}", [(name, f" {name}=", f" {name}[") for name in names]
+    return plan
 
 
 def _item(value: object) -> object:

@@ -11,6 +11,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..modules import is_project_file, is_project_module
+from .kinds import home
 from .reach import rebinds
 from .tree import hashed
 
@@ -52,6 +53,8 @@ def describe_root(walk: Walk, root: Any) -> None:
         walk.record("code", lambda: walk.class_token(root), root)
     elif type(root) is not FunctionType:
         walk.record("code", lambda: walk.describe(root), root)
+    elif not is_project_file(root.__code__.co_filename):
+        walk.record("code", lambda: walk.foreign_function(root), root)
     else:
         walk.record("code", lambda: hashed("code", walk.scan(root)), root)
         for name, value in held(walk.watch, root):
@@ -118,9 +121,11 @@ def step_part(walk: Walk, value: Any) -> bytes:
 
 def _is_named(value: Any) -> bool:
     """Whether a library's module has exactly this object under the name that the object gives."""
-    module = sys.modules.get(str(getattr(value, "__module__", None)))
+    module = str(getattr(value, "__module__", None))
+    if is_project_module(module) and not binary_of(module):  # a wrapper bears the name of what it wraps
+        return False
     name = getattr(value, "__qualname__", None)
-    return isinstance(name, str) and getattr(module, name, None) is value
+    return isinstance(name, str) and getattr(sys.modules.get(module), name, None) is value
 
 
 def _method(walk: Walk, value: Any) -> bytes:
@@ -164,6 +169,19 @@ def binary_of(module: str) -> bytes:
         with open(path, "rb") as file:
             _binaries[key] = hashed(file.read())
     return _binaries[key]
+
+
+def names_of(named: Any) -> tuple[str, str]:
+    """The module and the name of a library's function or class: where its code stands, whatever it wraps."""
+    if type(named) is not FunctionType:
+        module = getattr(named, "__module__", None) or getattr(named, "__objclass__", type(named)).__module__
+        return home(module), str(getattr(named, "__qualname__", None) or _name(named) or type(named).__qualname__)
+    code, space = named.__code__, named.__globals__
+    name = getattr(code, "co_qualname", None)
+    if name is None:  # before Python 3.11, a function inside another doesn't know its full name
+        around = [f for f in space.values() if type(f) is FunctionType and code in f.__code__.co_consts]
+        name = f"{around[0].__qualname__}.<locals>.{code.co_name}" if around else named.__qualname__
+    return str(space.get("__name__")), name
 
 
 def carried(walk: Walk, function: FunctionType) -> Iterator[bytes]:

@@ -15,12 +15,14 @@ import gc
 import pickle
 import types
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
-from typing import Any, NoReturn
+from typing import Any
 
 from blake3 import blake3
 
 from ..errors import FingerprintError
+from .cycles import colours
 from .kinds import CodeIdentity
 from .objects import describe, register_identity
 from .parts import Parts, Sealed
@@ -35,10 +37,10 @@ _LARGEST = 1 << 24  # elements of plain data that are pickled; sharing can unfol
 _CHUNK = 2000
 
 
-def digest(value: object) -> bytes:
+def digest(value: Any) -> bytes:
     """Sixteen bytes that stand for the value. FingerprintError if it, or anything in it, has no stable identity."""
     kind = type(value)
-    if kind in _SCALARS or (kind is tuple and _SCALARS.issuperset(map(type, value))):  # type: ignore[call-overload]
+    if kind in _SCALARS or ((kind is tuple or kind is list) and _SCALARS.issuperset(map(type, value))):
         return _hash(value)
     plain = _hash_of_plain(value, _LARGEST)[0] if kind in _CONTAINERS else None
     return _Walk().digest(value) if plain is None else plain
@@ -53,20 +55,11 @@ def set_code_identity(of_function: Callable[[Any], object], of_class: Callable[[
 # --- plain data -----------------------------------------------------------------------------------------------------
 
 
-class _NotPlain(Exception):
-    """The pickler met something else."""
-
-
-class _Pickler(pickle.Pickler):
-    def reducer_override(self, _value: object) -> NoReturn:
-        raise _NotPlain
-
-
 class _Sink:
     __slots__ = ("write",)
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
-        self.write = write
+        self.write: Any = write
 
 
 _spare: list[tuple[Callable[[object], None], Any]] = []  # a pickler costs more to make than to use
@@ -78,7 +71,7 @@ def _hash(value: object, prefix: bytes = b"") -> bytes:
         dump, hasher = pair = _spare.pop()
     except IndexError:
         hasher = blake3()
-        pickler = _Pickler(_Sink(hasher.update), 5)
+        pickler = pickle.Pickler(_Sink(hasher.update), 5)
         pickler.fast = True
         dump, hasher = pair = pickler.dump, hasher
     if prefix:
@@ -90,15 +83,14 @@ def _hash(value: object, prefix: bytes = b"") -> bytes:
     return found
 
 
-def _hash_of_plain(value: object, most: int, sure: bool = False) -> tuple[bytes | None, int]:
+def _hash_of_plain(value: Any, most: int) -> tuple[bytes | None, int]:
     """The digest if the value is plain data beyond doubt, and how many elements were looked at to find out.
 
     The garbage collector's view of what refers to what is a fast way to see every level of a value; levels are
-    unfolded, so the depth is exact. It may leave out the keys of dicts, if they are strings. Types are checked where
-    something lies below, which finds sets with elements; any other kind is left to the pickler to find, unless it is
-    `sure` to be worth the time to look first.
+    unfolded, so the depth is exact. It may leave out the keys of dicts, if they are strings.
     """
-    count, pending = 0, [(1, gc.get_referents(value))]
+    elements = gc.get_referents(value) if type(value) is dict else value
+    count, pending, doubt = 0, [(1, elements)], 1 << 14
     while pending:
         depth, level = pending.pop()
         if depth > _DEEPEST:
@@ -107,14 +99,21 @@ def _hash_of_plain(value: object, most: int, sure: bool = False) -> tuple[bytes 
             part = level[start : start + _CHUNK]
             below = gc.get_referents(*part)
             count += len(below) + 20  # the call has a price of its own
-            if count > most or ((below or sure) and not _DATA.issuperset(map(type, part))):
+            if count > most or not _DATA.issuperset(map(type, part)):
                 return None, count
+            if count > doubt:
+                doubt *= 2
+                if _is_mostly_shared(below):
+                    return None, count
             if below:
                 pending.append((depth + 1, below))
-    try:
-        return _hash(value), count
-    except _NotPlain:
-        return None, count
+    return _hash(value), count
+
+
+def _is_mostly_shared(level: list[object]) -> bool:
+    """Whether the same few lists come again and again, as in a value that contains itself."""
+    containers = [id(each) for each in level if type(each) in _CONTAINERS]
+    return len(set(containers)) * 8 < len(containers)
 
 
 class _Plain:
@@ -201,8 +200,10 @@ class _Walk:
         except FingerprintError as error:
             where = "".join(node.parts.label(node.parts.children, node.at) for node in self._path)
             raise FingerprintError(error.kind, where + error.path) from error.__cause__
-        assert outcome is not None and not isinstance(outcome, _Node)
-        return outcome if isinstance(outcome, bytes) else outcome.digest
+        if isinstance(outcome, _Plain):
+            return outcome.digest
+        assert isinstance(outcome, bytes)  # every cycle is closed where it was entered
+        return outcome
 
     def _visit(self, value: Any) -> bytes | _Plain | _Node | None:
         """What is known of the value, or None: then it is on the path now."""
@@ -214,8 +215,6 @@ class _Walk:
             return known
         self._alive.append(value)
         plain = self._as_plain(value) if kind in _CONTAINERS else None
-        if plain is None and (kind is set or kind is frozenset) and not value:
-            plain = _Plain(value, (0, 0))
         if plain is not None:
             self._memo[id(value)] = plain
             return plain
@@ -235,7 +234,7 @@ class _Walk:
             return _Plain(value, (1 if value else 0, len(value)))
         if self._trials <= 0:
             return None
-        found, looked = _hash_of_plain(value, self._trials, sure=True)
+        found, looked = _hash_of_plain(value, self._trials)
         if found is None:
             self._trials -= looked + 50
             return None
@@ -261,7 +260,7 @@ class _Walk:
         cycle: list[_Node] = []
         while self._waiting and self._waiting[-1].index >= node.index:
             cycle.append(self._waiting.pop())
-        for member, found_digest in zip(cycle, _digests_of_cycle(cycle)):
+        for member, found_digest in zip(cycle, _digests_of_cycle(cycle), strict=True):
             self._memo[id(member.value)] = found_digest
         return self._memo[id(node.value)]  # type: ignore[return-value]
 
@@ -287,22 +286,21 @@ def _plain_of_plain(node: _Node) -> _Plain | None:
 
 
 def _digests_of_cycle(nodes: list[_Node]) -> Iterable[bytes]:
-    """Digests of values that contain each other: by what each sees, then by what it sees its parts see, and so on.
-
-    When another look tells no more of them apart, none ever will. All that was told apart, together with the
-    place in it, then stands for the value; so shared and copied parts, wherever the cycle is entered, are alike.
-    """
-    fixed = [_known_digests(node) for node in nodes]
-    inner = [[(at, id(found)) for at, found in node.found.items() if isinstance(found, _Node)] for node in nodes]
-    seen, told_apart = dict.fromkeys(map(id, nodes), b""), 0
-    while len(set(seen.values())) > told_apart:
-        told_apart = len(set(seen.values()))
-        seen = {
-            id(node): _digest_of_parts(node.parts, {**known, **{at: seen[other] for at, other in others}})
-            for node, known, others in zip(nodes, fixed, inner)
-        }
-    kinds = sorted(set(seen.values()))
-    return [_hash((kinds, seen[id(node)]), b"cycle") for node in nodes]
+    """Digests of values that contain each other: the whole cycle, each member named by its colour, and the colour."""
+    place = {id(node): at for at, node in enumerate(nodes)}
+    known = [_known_digests(node) for node in nodes]
+    inner = [{at: place[id(found)] for at, found in node.found.items() if isinstance(found, _Node)} for node in nodes]
+    labels = [
+        _digest_of_parts(nodes[at].parts, {**known[at], **dict.fromkeys(inner[at], b"")}) for at in place.values()
+    ]
+    edges = [list(others.values()) for others in inner]
+    found = colours(labels, edges, [node.parts.unordered for node in nodes], partial(_hash, prefix=b"colour"))
+    members = {
+        (colour, _digest_of_parts(nodes[at].parts, {**known[at], **{at: found[to] for at, to in inner[at].items()}}))
+        for at, colour in enumerate(found)
+    }
+    whole = _hash(sorted(members), b"cycle")
+    return [_hash((whole, colour), b"in cycle") for colour in found]
 
 
 # --- before the identity of code is known ---------------------------------------------------------------------------

@@ -20,7 +20,15 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import FingerprintError
-from ..modules import is_project_file, is_project_module, name_of_namespace, project_folder
+from ..modules import (
+    canonical_name,
+    is_importable_project,
+    is_project_file,
+    is_project_module,
+    load_project_module,
+    name_of_namespace,
+    project_folder,
+)
 from . import units, values
 from .classes import class_pieces
 from .reach import Reads, reads
@@ -29,13 +37,13 @@ from .tree import Import, hashed
 from .watch import Watch, containers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 Space = dict[str, Any]
 Unit = TypeVar("Unit", FunctionType, type)
 
 _ABSENT = object()
-_builtin_names: Space = vars(builtins)
+_builtin_names: Space = builtins.__dict__
 _MODULE_NAMES = frozenset(vars(ModuleType("any"))) | {
     "__annotations__",
     "__builtins__",
@@ -55,7 +63,7 @@ active = _Active()
 
 
 @contextmanager
-def answering(walk: Walk | Known) -> Iterator[None]:
+def answering(walk: Walk | Known) -> Generator[None]:
     before, active.walk = active.walk, walk
     try:
         yield
@@ -90,13 +98,14 @@ class Record:
 class Walk:
     """One walk from one function or class."""
 
-    def __init__(self, root: object, deep: bool) -> None:
+    def __init__(self, root: Any, deep: bool) -> None:
         self.records: dict[str, Record] = {}
         self.watch = Watch()
         self.known = Known()
         self.foreign: set[str] = set()
         self._deep = deep
         self._root = root
+        self._root_space = space_of(root)
         self._labels: dict[int, str] = {}
         self._spaces: dict[str, Space] = {}
         self._places: dict[tuple[int, str], Space] = {}
@@ -128,7 +137,7 @@ class Walk:
         if function is self._root:
             return hashed("itself")
         if not is_project_file(function.__code__.co_filename):
-            return self._numbered(function, self._foreign_function)
+            return self._numbered(function, self.foreign_function)
         return self._by_place(function) or self._numbered(function, self.function_token)
 
     def klass(self, klass: type) -> bytes:
@@ -161,9 +170,8 @@ class Walk:
 
     def foreigner(self, kind: str, named: Any) -> bytes:
         """Code that is not the project's: its name counts."""
-        module = str(getattr(named, "__module__", None) or getattr(named, "__objclass__", type(named)).__module__)
+        module, name = units.names_of(named)
         self.foreign.add(module.partition(".")[0])
-        name = str(getattr(named, "__qualname__", None) or getattr(named, "__name__", type(named).__qualname__))
         return hashed("foreign", kind, module, name, units.binary_of(module))
 
     # --- functions and classes -------------------------------------------------------------------------------------
@@ -179,10 +187,14 @@ class Walk:
 
     def class_token(self, klass: type) -> bytes:
         self.watch.klass(klass)
-        space = getattr(sys.modules.get(klass.__module__), "__dict__", {})
-        return hashed("class", self.label(space), klass.__qualname__, *class_pieces(self, klass))
+        space = space_of(klass)
+        label = canonical_name(klass.__module__) if space is None else self.label(space)
+        return hashed("class", label, klass.__qualname__, *class_pieces(self, klass))
 
-    def _foreign_function(self, function: FunctionType) -> bytes:
+    def _token(self, unit: Any) -> bytes:
+        return self.class_token(unit) if isinstance(unit, type) else self.function_token(unit)
+
+    def foreign_function(self, function: FunctionType) -> bytes:
         return hashed(self.foreigner("function", function), *units.carried(self, function))
 
     def _numbered(self, unit: Unit, describe: Callable[[Unit], bytes]) -> bytes:
@@ -242,10 +254,10 @@ class Walk:
         label = self.label(space)
         bare = units.without_step(value)
         if self._is_home(bare, space, name):
-            kind, describe = ("class", self.class_token) if isinstance(bare, type) else ("helper", self.function_token)
             self.known.meet(bare)
-            shown = name if label == self.root_label else f"{label}.{name}"
-            self.record(f"{kind} `{shown}`", lambda: hashed(describe(bare), units.step_part(self, value)), bare)
+            kind = "class" if isinstance(bare, type) else "helper"
+            shown = name if space is self._root_space else f"{label}.{name}"
+            self.record(f"{kind} `{shown}`", lambda: hashed(self._token(bare), units.step_part(self, value)), bare)
             return
         part = f"global `{label}.{name}`"
         if value is _ABSENT:
@@ -254,25 +266,23 @@ class Walk:
             self.record(part, lambda: self._in_project(value, space) or self.describe(value), value)
 
     def _is_home(self, unit: Any, space: Space, name: str) -> bool:
-        if unit is self._root or not (type(unit) is FunctionType or isinstance(unit, type)):
+        if unit is self._root:
             return False
-        return unit.__qualname__ == name and home_of(unit) is space
-
-    @property
-    def root_label(self) -> str:
-        root: Any = self._root
-        space = getattr(root, "__globals__", None) or getattr(sys.modules.get(root.__module__), "__dict__", {})
-        return self.label(space)
+        if isinstance(unit, type):
+            mine = is_project_module(unit.__module__)
+        else:
+            mine = type(unit) is FunctionType and is_project_file(unit.__code__.co_filename)
+        return mine and unit.__qualname__ == name and home_of(unit) is space
 
     @staticmethod
     def _in_project(value: object, space: Space) -> bytes | None:
         """A path into the project's own folder: the folder may move."""
-        if not isinstance(value, (str, os.PathLike)) or not os.path.isabs(text := os.fspath(value)):
+        kind, folder = type(value), project_folder(space)
+        if folder is None or not (kind is str or kind.__module__ in ("pathlib", "pathlib._local")):
             return None
-        folder = project_folder(space)
-        if folder is None or not isinstance(text, str) or not (text + os.sep).startswith(folder + os.sep):
-            return None
-        return hashed("in the project", type(value).__name__, text[len(folder) :])
+        text = str(value)
+        inside = (text + os.sep).startswith(folder + os.sep)
+        return hashed("in the project", kind.__name__, text[len(folder) :]) if inside else None
 
     # --- what a function reads -------------------------------------------------------------------------------------
 
@@ -297,6 +307,8 @@ class Walk:
         value = space.get(name, _ABSENT)
         if value is _ABSENT and (maybe or name in _builtin_names):
             self.watch.absence(space, name)
+            if name in ("eval", "exec", "globals"):
+                self._whole(space)
             value = _builtin_names.get(name)
             if isinstance(value, FunctionType) and is_project_file(value.__code__.co_filename):
                 self.visit(_builtin_names, name)
@@ -305,7 +317,7 @@ class Walk:
         while isinstance(value, ModuleType) and is_project_module(value.__name__):
             space = vars(value)
             if not rest:
-                self._whole(value)
+                self._whole(space)
                 return
             name, rest = rest[0], rest[1:]
             if name in _MODULE_NAMES:
@@ -316,11 +328,11 @@ class Walk:
             self._labels.setdefault(id(value.__dict__), f"{self.label(space)}.{name}")
             self.visit(value.__dict__, rest[0])
 
-    def _whole(self, module: ModuleType) -> None:
+    def _whole(self, space: Space) -> None:
         """A module that is handed on as such: any of its names may be read."""
-        for name in list(vars(module)):
+        for name in list(space):
             if not name.startswith("__"):
-                self.visit(vars(module), name)
+                self.visit(space, name)
 
     def _import(self, wanted: Import, space: Space, found: Reads) -> None:
         """An import in a body. The module is loaded if it is the project's: the body would do the same."""
@@ -329,25 +341,22 @@ class Walk:
             name = importlib.util.resolve_name("." * wanted.level + wanted.module, str(package))
         except ImportError:
             return
-        if wanted.name is None:
-            for end in [i for i, letter in enumerate(name + ".") if letter == "."]:
-                self._imported(_load(name[:end]), wanted, found)
-            return
-        module = _load(name)
-        if module is None or not is_project_module(module.__name__):
+        if not is_importable_project(name):
             self.foreign.add(name.partition(".")[0])
-        elif wanted.name in vars(module):
+        elif wanted.name is None:
+            for end in [i for i, letter in enumerate(name + ".") if letter == "."]:
+                self._imported(load_project_module(name[:end]), wanted, found)
+        elif (module := load_project_module(name)) is not None and wanted.name in vars(module):
             self.visit(vars(module), wanted.name)
             self._imported(vars(module)[wanted.name], wanted, found)
         else:
-            self._imported(_load(f"{name}.{wanted.name}"), wanted, found)
+            self._imported(load_project_module(f"{name}.{wanted.name}"), wanted, found)
 
     def _imported(self, module: object, wanted: Import, found: Reads) -> None:
         if not isinstance(module, ModuleType) or not is_project_module(module.__name__):
-            if isinstance(module, ModuleType):
-                self.foreign.add(module.__name__.partition(".")[0])
-        elif wanted.escapes:
-            self._whole(module)
+            return
+        if wanted.escapes:
+            self._whole(vars(module))
         else:
             for name in found.attributes.intersection(vars(module)) - _MODULE_NAMES:
                 if (id(vars(module)), name) not in self._places:
@@ -355,13 +364,36 @@ class Walk:
                     self._imported(vars(module)[name], wanted, found)
 
 
+def space_of(unit: Any) -> Space | None:
+    """The namespace that a function or class belongs to."""
+    module = sys.modules.get(str(getattr(unit, "__module__", None)))
+    space: Space | None = getattr(unit, "__globals__", None) or getattr(module, "__dict__", None)
+    if isinstance(unit, FunctionType) and unit.__globals__.get("__name__") != unit.__module__:
+        return getattr(module, "__dict__", None)  # a wrapper: it belongs where the function that it wraps does
+    if isinstance(unit, type) and unit.__module__ == "__mp_main__" and space is not None:
+        return _of_worker(space)
+    if isinstance(unit, type) and (space is None or space.get(unit.__qualname__.partition(".")[0]) is None):
+        # A class that was sent here from another process belongs where its methods do.
+        methods = [value for value in vars(unit).values() if type(value) is FunctionType]
+        return next((f.__globals__ for f in methods if f.__globals__.get("__name__") == unit.__module__), space)
+    return space
+
+
+def _of_worker(space: Space) -> Space:
+    """The namespace of the script in a worker of multiprocessing, whose module is a copy of where its functions live."""
+    functions = [value for value in map(units.without_step, space.values()) if type(value) is FunctionType]
+    methods = [v for kind in space.values() if isinstance(kind, type) for v in map(units.without_step, vars(kind).values())]
+    for function in functions + [value for value in methods if type(value) is FunctionType]:
+        if function.__globals__.get("__name__") == "__mp_main__":
+            return function.__globals__
+    return space
+
+
 def home_of(unit: FunctionType | type) -> Space | None:
     """The namespace in which the unit stands under its own name."""
     if "<" in unit.__qualname__ or (isinstance(unit, FunctionType) and "." in unit.__qualname__):
         return None  # methods are described in their classes
-    space = unit.__globals__ if isinstance(unit, FunctionType) else None
-    if space is None or space.get("__name__") != unit.__module__:
-        space = getattr(sys.modules.get(unit.__module__), "__dict__", None)
+    space = space_of(unit)
     if space is None:
         return None
     first, *rest = unit.__qualname__.split(".")
@@ -374,16 +406,3 @@ def home_of(unit: FunctionType | type) -> Space | None:
 def _stands_in(name: str, names: frozenset[str]) -> bool:
     """Whether a global's name stands in a tree, where private names in a class are not yet mangled."""
     return name in names or (name[0] == "_" and any(word[:2] == "__" and name.endswith(word) for word in names))
-
-
-def _load(name: str) -> ModuleType | None:
-    """The module of that name; only the project's are imported for it."""
-    if name in sys.modules:
-        return sys.modules[name]
-    try:
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None or not is_project_file(spec.origin):
-            return None
-        return importlib.import_module(name)
-    except Exception:  # the body's import will meet it, and tell
-        return None

@@ -39,11 +39,18 @@ _REMEDIES = {
     "disk I/O error": "the disk may be full, over quota or failing: see df, quota and the system log",
     "unable to open database file": "it is missing, or permission or disk space is: see the directory",
 }
-_DAMAGE = ("malformed", "not a database", "no such table", "no such column", "unsupported file format")
+_DAMAGE = ("malformed", "not a database", "no such table", "no such column", "unsupported file format", "not decode")
 
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
+
+
+class _Connection(sqlite3.Connection):
+    def __del__(self) -> None:
+        # That of a thread that ended; SQLite's own finalizer would complain, and be right in other programs.
+        with contextlib.suppress(sqlite3.Error):
+            self.close()
 
 
 class Session:
@@ -62,9 +69,6 @@ class Session:
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
-
-    def __del__(self) -> None:
-        self.close()
 
 
 class Database(diskcache.Cache):
@@ -102,7 +106,7 @@ class Database(diskcache.Cache):
                     with _gate:  # no fork while diskcache has it open
                         create(self._directory, self._locks, durable=self._durable)
                 empty = not os.path.getsize(self.path)
-            except (StoreDamaged, StoreError):
+            except StoreError:
                 raise
             except OSError as error:
                 raise describe(error, "open", self._directory) from error
@@ -141,7 +145,7 @@ class Database(diskcache.Cache):
                 with session.lock:
                     if session.connection is not None:  # else a fork came between
                         return work(session.connection, *given, **named)
-        except (sqlite3.Error, UnicodeEncodeError) as error:
+        except (sqlite3.Error, UnicodeError) as error:
             raise self.explained(error, doing) from error
 
     def explained(self, error: Exception, doing: str) -> StoreError | UsageError:
@@ -149,7 +153,9 @@ class Database(diskcache.Cache):
         cause = str(error)
         if isinstance(error, UnicodeEncodeError):
             return UsageError(f"the key {error.object!r} is not valid text")
-        if type(error) is sqlite3.DatabaseError or any(sign in cause for sign in _DAMAGE):
+        # SQLite's messages quote what they complain of: a decoding error is one about garbage.
+        damage = isinstance(error, UnicodeError) or any(sign in cause for sign in _DAMAGE)
+        if damage or type(error) is sqlite3.DatabaseError:
             return self._destroyed(cause)
         remedy = _REMEDIES.get(cause, "see whether the disk is in order")
         return StoreError(f"could not {doing} the store {self._directory}: {cause} ({remedy})")
@@ -169,45 +175,71 @@ class Database(diskcache.Cache):
     def _session(self) -> Session:
         session: Session | None = getattr(self._local, "session", None)
         if session is None or session.connection is None:
-            with _gate:  # a fork waits until the new connection is known
-                session = self._local.session = self._connect()
-                self._sessions.add(session)
+            try:
+                session = self._new_session()
+            except StoreDamaged:
+                raise
+            except StoreError:  # it may have become read-only, or be gone
+                self.renew()
+                session = self._new_session()
         return session
 
-    def _connect(self) -> Session:
+    def _new_session(self) -> Session:
+        with _gate:  # a fork waits until the connection is known
+            return self._adopt(self._connect(self._mode))
+
+    def _adopt(self, session: Session) -> Session:
+        self._local.session = session
+        self._sessions.add(session)
+        return session
+
+    def _connect(self, mode: str) -> Session:
         identity = _identity(self.path)
         # As a URI, and never `mode=rwc`: a missing file must not come back as an empty one.
-        uri = f"file:{quote(os.fsencode(self.path))}?{self._mode}"
+        uri = f"file:{quote(os.fsencode(self.path))}?{mode}"
         synchronous = "FULL" if self._durable else "NORMAL"
         try:
-            connection = sqlite3.connect(uri, uri=True, timeout=TIMEOUT, isolation_level=None, check_same_thread=False)
-            session = Session(connection, identity)
+            connection = sqlite3.connect(
+                uri, uri=True, timeout=TIMEOUT, isolation_level=None, check_same_thread=False, factory=_Connection
+            )
             for pragma in (f"synchronous={synchronous}", "cache_size=8192", "mmap_size=0", "trusted_schema=OFF"):
                 connection.execute(f"PRAGMA {pragma}")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError) as error:
             raise self.explained(error, "open") from error
-        return session
+        return Session(connection, identity)
 
     def _attach(self) -> None:
         problem = self._unwritable()
-        for self._mode in _MODES[1:] if problem else _MODES:
+        for mode in _MODES[1:] if problem else _MODES:
             try:
-                self._check_format()
-                break
+                found = self._format(mode)
             except StoreDamaged:
                 raise
             except StoreError as error:
-                self.close()
                 # A full disk has no room for the journal's index, yet what was stored before can be read.
                 problem = problem or error
                 if _LOCKED in str(error):
                     raise
+            else:
+                self._mode, self._refusal = mode, problem
+                break
         else:
             assert problem is not None
             raise problem
-        self._refusal = problem
+        self._check(found)
         if self._mode == "immutable=1" and _size(self.path + "-wal"):
             warn(f"the store {self._directory} cannot be written, nor its journal read: its last entries are not seen")
+
+    def _format(self, mode: str) -> list[tuple[Any, ...]]:
+        with _gate:
+            session = self._connect(mode)
+            assert session.connection is not None
+            try:
+                rows = fetch(session.connection, "SELECT value FROM Settings WHERE key = 'oncemore_format'")
+            except (sqlite3.Error, UnicodeError) as error:
+                raise self.explained(error, "open") from error
+            self._adopt(session)
+            return rows
 
     def _unwritable(self) -> StoreError | None:
         for path in (self._directory, self.path):
@@ -215,8 +247,7 @@ class Database(diskcache.Cache):
                 return StoreError(f"could not write to the store {self._directory}: {path} is read-only ({_READ_ONLY})")
         return None
 
-    def _check_format(self) -> None:
-        rows = self.use("open", fetch, "SELECT value FROM Settings WHERE key = 'oncemore_format'")
+    def _check(self, rows: list[tuple[Any, ...]]) -> None:
         if not rows:
             raise StoreError(f"{self.path} was made by another program: name a directory of its own for the store")
         ((found,),) = rows

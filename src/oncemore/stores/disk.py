@@ -25,10 +25,11 @@ from .maintenance import Maintenance, maintain
 from .transaction import CHUNK, COLUMNS, SELECT, Change
 from .values import Row
 
-_SCAN = f"SELECT key, {COLUMNS} FROM Cache WHERE key >= ? AND key < ? AND raw = 1 ORDER BY key LIMIT ?"
-_SCAN_SMALL = (
-    "SELECT key, max(size, coalesce(length(value), 0)), mode, filename, CASE WHEN length(value) <= ?4 THEN value END"
-    " FROM Cache WHERE key >= ?1 AND key < ?2 AND raw = 1 ORDER BY key LIMIT ?3"
+_RANGE = "FROM Cache WHERE key >= ? AND key < ? AND raw = 1 ORDER BY key LIMIT ?"
+_SCAN = f"SELECT key, 1, {COLUMNS} {_RANGE}"
+_SCAN_SMALL = (  # the second column: is it small enough
+    "SELECT key, max(size, coalesce(length(value), 0)) <= ?, size, mode, filename,"
+    f" CASE WHEN length(value) <= ? THEN value END {_RANGE}"
 )
 _DURABLE: dict[str, Literal["process", "power"]] = {"process": "process", "power": "power"}
 _ABOVE_TEXT = b""  # SQLite sorts every blob above every text
@@ -91,10 +92,12 @@ class DiskStore:
         remaining = limit
         while remaining is None or remaining > 0:
             page = CHUNK if remaining is None else min(CHUNK, remaining)
-            query, bounds = (_SCAN, (start, end, page)) if most is None else (_SCAN_SMALL, (start, end, page, most))
-            rows = self._database.use("read", fetch, query, bounds)
-            for key, *row in rows:
-                yield key, self._scanned(key, cast(Row, tuple(row)), most)
+            if most is None:
+                rows = self._database.use("read", fetch, _SCAN, (start, end, page))
+            else:
+                rows = self._database.use("read", fetch, _SCAN_SMALL, (most, most, start, end, page))
+            for key, small, *row in rows:
+                yield key, self._scanned(key, cast(Row, row)) if small else None
             if len(rows) < page:
                 return
             start = rows[-1][0] + "\0"
@@ -161,9 +164,7 @@ class DiskStore:
                     raise self._values.damaged(key, f"its file {filename} is missing") from error
                 row = newer
 
-    def _scanned(self, key: str, row: Row, most: int | None) -> Bytes | None:
-        if most is not None and row[0] > most:
-            return None
+    def _scanned(self, key: str, row: Row) -> Bytes | None:
         try:
             return self._read(key, row)
         except IntegrityError:

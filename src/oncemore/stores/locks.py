@@ -3,6 +3,9 @@
 They are POSIX record locks on single bytes of one file. Two of their habits shape this module: they belong to the
 process, so that this module has to tell apart who holds what inside it, and closing *any* descriptor of the file drops
 all of them, so that there is one descriptor per file, open from the first hold to the last release.
+
+Ctrl-C may come between any two operations, and a notebook goes on after it: what is half done is undone by the hold, at
+the latest when that is garbage collected.
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ import errno
 import fcntl
 import os
 import threading
-from collections import Counter
 
 from blake3 import blake3
 
@@ -29,40 +31,44 @@ class LockFile:
 
     def forget(self) -> None:
         """Start as a process that holds nothing: a new one, or the child of a fork, which inherits no record locks."""
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a hold may be garbage collected, and let go, in the midst of something else
         self._descriptor: int | None = None
-        self._keys: set[str] = set()
-        self._bytes: Counter[int] = Counter()  # two keys may share a byte
-        self.epoch = object()  # holds of another epoch, such as those of the process that forked, release nothing
+        self._held: dict[str, _Ticket] = {}
 
     def inherited(self) -> None:
         """Close what came over from the parent. It drops this process's locks on the file: there are none yet."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
+        self._close()
         self.forget()
 
     def acquire(self, key: str) -> FileHold | None:
         """Hold `key`, or None while anyone does, in this process or another."""
         offset = int.from_bytes(blake3(key.encode("utf-8", "surrogatepass")).digest(length=8), "big") >> 2
+        ticket = _Ticket(offset)
+        hold = FileHold(self, key, ticket)
         with self._mutex:
-            if key in self._keys:
+            if key in self._held:
                 return None
-            if not self._bytes[offset] and not self._lock(offset):
-                return None
-            self._keys.add(key)
-            self._bytes[offset] += 1
-            return FileHold(self, key, offset)
+            try:
+                self._held[key] = ticket
+                if self._lock(offset):
+                    return hold
+            except BaseException:
+                hold.release()
+                raise
+            hold.release()
+            return None
 
-    def release(self, key: str, offset: int) -> None:
-        """Let go of `key`, and of its byte when no other key needs that."""
+    def release(self, key: str, ticket: _Ticket) -> None:
+        """Let go of `key`, and of its byte when no other key needs that. No effect if it is not held by this ticket."""
         with self._mutex:
-            self._keys.discard(key)
-            self._bytes[offset] -= 1
-            if not self._bytes[offset]:
-                del self._bytes[offset]
-                if self._keys and self._descriptor is not None:
-                    fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, offset)
-            self._close_if_idle()
+            if self._held.get(key) is not ticket:
+                return
+            del self._held[key]
+            shared = any(other.offset == ticket.offset for other in self._held.values())
+            if self._held and not shared and self._descriptor is not None:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, ticket.offset)
+            if not self._held:
+                self._close()
 
     def _lock(self, offset: int) -> bool:
         try:
@@ -76,33 +82,40 @@ class LockFile:
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, offset)
         except (BlockingIOError, PermissionError):
-            self._close_if_idle()
             return False
         except OSError as error:
-            self._close_if_idle()
             raise describe(error, "lock a key of", os.path.dirname(self._path)) from error
         return True
 
-    def _close_if_idle(self) -> None:
-        if self._descriptor is not None and not self._keys:
-            os.close(self._descriptor)
-            self._descriptor = None
+    def _close(self) -> None:
+        # First out of our hands: a number closed twice may be somebody else's file by then.
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+class _Ticket:
+    """Tells one hold of a key from an earlier one, and from one of the process that forked."""
+
+    __slots__ = ("offset",)
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
 
 
 class FileHold:
     """A key held until released, or until this process ends."""
 
-    def __init__(self, file: LockFile, key: str, offset: int) -> None:
+    def __init__(self, file: LockFile, key: str, ticket: _Ticket) -> None:
         self._file = file
         self._key = key
-        self._offset = offset
-        self._epoch: object | None = file.epoch
+        self._ticket = ticket
 
     def release(self) -> None:
         """Let go. Again, or in a forked child, which holds nothing: no effect."""
-        epoch, self._epoch = self._epoch, None
-        if epoch is self._file.epoch:
-            self._file.release(self._key, self._offset)
+        self._file.release(self._key, self._ticket)
+
+    __del__ = release
 
 
 _files: dict[str, LockFile] = {}

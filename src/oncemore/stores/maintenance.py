@@ -64,8 +64,8 @@ def _remove_orphans(connection: sqlite3.Connection, folder: str, names: Sequence
     """Remove those of the files that have no row; their sizes."""
     sizes: list[int] = []
     # A commit that names one of these either has its row in by now, or looks for its file after we are done.
-    connection.execute("BEGIN IMMEDIATE")
     try:
+        connection.execute("BEGIN IMMEDIATE")
         marks = ",".join("?" * len(names))
         rows = connection.execute(f"SELECT filename FROM Cache WHERE filename IN ({marks})", names)
         for name in set(names) - {name for (name,) in rows}:

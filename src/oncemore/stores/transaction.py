@@ -64,8 +64,8 @@ class Change:
         execute = connection.execute
         if connection.in_transaction:  # left by an interrupt that hit the clean-up below
             connection.rollback()
-        execute("BEGIN IMMEDIATE")
         try:
+            execute("BEGIN IMMEDIATE")
             if expect and not all(self._holds(execute, key, wanted) for key, wanted in expect.items()):
                 return False
             self._write(execute)

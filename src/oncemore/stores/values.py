@@ -117,23 +117,15 @@ class BytesDisk(diskcache.Disk):
             return False
 
     def _write_frames(self, path: str, frames: Sequence[Bytes]) -> None:
-        folder = os.path.dirname(path)
-        try:
-            file = open(path, "xb", opener=_private)
-        except FileNotFoundError:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folder, 0o700)
-            file = open(path, "xb", opener=_private)
-            if self.fsync:
-                sync_directory(self._directory)
-        with file:
+        with open(path, "xb", opener=_private) as file:
             for frame in frames:
                 file.write(frame)  # a large frame goes past the buffer: it is not copied
             if self.fsync:
                 file.flush()
                 os.fsync(file.fileno())
         if self.fsync:
-            sync_directory(folder)
+            sync_directory(os.path.dirname(path))
+            sync_directory(self._directory)
 
     def _read_file(self, filename: str, expected: int | None, key: str) -> memoryview:
         # A link, a pipe or a device in the file's place is neither followed nor waited for.
@@ -157,7 +149,12 @@ class BytesDisk(diskcache.Disk):
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(os.path.dirname(path), 0o700)
+        return os.open(path, flags, 0o600)
 
 
 def _allocate(size: int) -> memoryview:

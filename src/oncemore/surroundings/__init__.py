@@ -33,7 +33,7 @@ class Moment:
     sets: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
-        self.roots = Roots(self._root)
+        self.roots = Roots(self._root, loose=lambda name: name not in self.digests)
 
     def _root(self, kind: str, name: str) -> Any:
         return self.arguments[name] if kind == "argument" else self.run.state.bare(name)
@@ -84,8 +84,16 @@ class Scene:
         self._notes = [(kind, kind.before(moment)) for kind in chosen]
 
     def effects(self) -> dict[str, Any]:
-        """What the step changed, by kind."""
-        found = {kind.name: kind.after(self.moment, note) for kind, note in self._notes}
+        """What the step changed, by kind. An error of one kind is raised after all have had their turn."""
+        found: dict[str, Any] = {}
+        trouble: Exception | None = None
+        for kind, note in self._notes:
+            try:
+                found[kind.name] = kind.after(self.moment, note)
+            except Exception as error:
+                trouble = trouble or error
+        if trouble is not None:
+            raise trouble
         return {name: effect for name, effect in found.items() if effect is not None}
 
     def failed(self) -> None:

@@ -1,193 +1,84 @@
 """Objects that can be changed in place, found again in another process.
 
-`walk` lists what is reachable from an argument or a state value in an order that depends on content and sharing only. An
-object is named by its root and its place in that list; equal arguments of a later run have an equal list, so the name leads
-to the caller's own object there.
+`Roots` lists what is reachable from an argument or a state value in an order that depends on content and sharing only. An
+object is named by its root and its place in that list; equal arguments of a later run that share their parts in the same
+way have an equal list, so the name leads to the caller's own object there. How each type is changed is in ways.py.
 """
 
 from __future__ import annotations
 
-import random
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from blake3 import blake3
 
 from ..codec import dumps, loads
+from ..errors import CodecError, FingerprintError
+from ..fingerprint.values import digest
+from .ways import fixed, way
 
 Name = tuple[str, str, int]  # kind of root, its name, place in the walk
-
-_ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, range, slice, type(...), frozenset))
-_SEALED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)  # changed in place only by patching code
+Place = tuple[str, str]
 
 
-class Way(NamedTuple):
-    """How one type of object is looked into and changed in place."""
+class Note(NamedTuple):
+    """A root before a step: its digest, and those of the objects in it that are looked at one by one."""
 
-    children: Callable[[Any], Iterable[Any]]
-    content: Callable[[Any], Any]
-    assign: Callable[[Any, Any], None]
-
-
-def _nothing(obj: Any) -> Iterable[Any]:
-    return ()
-
-
-def _assign_items(obj: Any, content: Any) -> None:
-    obj[:] = content
-
-
-def _assign_entries(obj: Any, content: Any) -> None:
-    obj.clear()
-    obj.update(content)
-
-
-def _assign_queue(obj: Any, content: Any) -> None:
-    obj.clear()
-    obj.extend(content)
-
-
-def _entries(obj: dict[Any, Any]) -> Iterable[Any]:
-    return (child for entry in obj.items() for child in entry)
-
-
-_WAYS: dict[type, Way] = {
-    list: Way(iter, list, _assign_items),
-    dict: Way(_entries, lambda obj: list(obj.items()), _assign_entries),
-    set: Way(_nothing, list, _assign_entries),  # a set's order is no name for its elements
-    deque: Way(iter, list, _assign_queue),
-    bytearray: Way(_nothing, bytes, _assign_items),
-}
-
-
-def _slots(obj: Any) -> list[str]:
-    names = {s for kind in type(obj).__mro__ for s in _tupled(vars(kind).get("__slots__", ()))}
-    return sorted(n for n in names if n not in ("__dict__", "__weakref__") and hasattr(obj, n))
-
-
-def _tupled(slots: Any) -> Iterable[str]:
-    return (slots,) if isinstance(slots, str) else slots
-
-
-def _attributes(obj: Any) -> dict[str, Any]:
-    return {**getattr(obj, "__dict__", {}), **{name: getattr(obj, name) for name in _slots(obj)}}
-
-
-def _assign_attributes(obj: Any, content: dict[str, Any]) -> None:
-    for name in set(_slots(obj)) - set(content):
-        object.__delattr__(obj, name)
-    state = getattr(obj, "__dict__", None)
-    if state is not None:
-        for name in [name for name in state if name not in content]:
-            del state[name]
-    for name, value in content.items():
-        if state is not None and name not in _slots(obj):
-            state[name] = value
-        else:
-            object.__setattr__(obj, name, value)  # also where the class forbids it: a frozen dataclass's cache
-
-
-def _sorted_attributes(obj: Any) -> Iterable[Any]:
-    return (value for _, value in sorted(_attributes(obj).items()))
-
-
-_PLAIN = Way(_sorted_attributes, _attributes, _assign_attributes)
-
-
-def _with_attributes(base: Way) -> Way:
-    """For subclasses of containers: their items and their attributes."""
-
-    def assign(obj: Any, content: tuple[Any, dict[str, Any]]) -> None:
-        base.assign(obj, content[0])
-        _assign_attributes(obj, content[1])
-
-    return Way(
-        lambda obj: (*base.children(obj), *_sorted_attributes(obj)),
-        lambda obj: (base.content(obj), _attributes(obj)),
-        assign,
-    )
-
-
-def _assign_array(obj: Any, content: Any) -> None:
-    if obj.shape != content.shape:
-        obj.resize(content.shape, refcheck=False)
-    obj[...] = content
-
-
-def _library_way(kind: type) -> Way | None:
-    """Arrays, frames and generators, of libraries that are loaded anyway."""
-    numpy, pandas, torch = (sys.modules.get(name) for name in ("numpy", "pandas", "torch"))
-    if numpy is not None:
-        if issubclass(kind, numpy.ndarray):
-            return Way(lambda obj: obj.flat if obj.dtype.hasobject else (), lambda obj: obj.view(), _assign_array)
-        if issubclass(kind, numpy.random.Generator):
-            return Way(_nothing, lambda obj: obj.bit_generator.state, lambda obj, s: setattr(obj.bit_generator, "state", s))
-        if issubclass(kind, numpy.random.RandomState):
-            return Way(_nothing, lambda obj: obj.get_state(), lambda obj, content: obj.set_state(content))
-    if pandas is not None and issubclass(kind, (pandas.DataFrame, pandas.Series)):
-        return Way(_nothing, lambda obj: obj.copy(deep=False), lambda obj, content: obj._update_inplace(content))
-    if torch is not None and issubclass(kind, torch.Tensor):
-        return Way(_nothing, lambda obj: obj.detach(), lambda obj, content: obj.data.set_(content.data))
-    return None
-
-
-def way(obj: Any) -> Way | None:
-    """How `obj` is changed in place; None if that is not known."""
-    kind = type(obj)
-    found = _WAYS.get(kind)
-    if found is None:
-        found = _library_way(kind)
-        if found is None and issubclass(kind, random.Random):
-            found = Way(_nothing, lambda obj: obj.getstate(), lambda obj, content: obj.setstate(content))
-        if found is None:
-            base = next((_WAYS[b] for b in kind.__mro__ if b in _WAYS), None)
-            found = _with_attributes(base) if base is not None else None
-        if found is None and (hasattr(obj, "__dict__") or _slots(obj)) and not isinstance(obj, BaseException):
-            found = _PLAIN
-    return found
-
-
-def walk(root: Any) -> list[Any]:
-    """Every object reachable from `root` that can be changed in place, the root first."""
-    found: list[Any] = []
-    passed: dict[int, Any] = {}
-    todo = deque([root])
-    while todo:
-        obj = todo.popleft()
-        if type(obj) in _ATOMS or id(obj) in passed or isinstance(obj, _SEALED):
-            continue
-        passed[id(obj)] = obj
-        if type(obj) is tuple or (isinstance(obj, tuple) and hasattr(obj, "_fields")):
-            todo.extend(obj)
-            continue
-        found.append(obj)
-        inside = way(obj)
-        if inside is not None:
-            todo.extend(child for child in inside.children(obj) if type(child) not in _ATOMS)
-    return found
+    whole: bytes | None
+    single: dict[int, bytes | None]
 
 
 class Roots:
     """The objects that a call shares with its caller, by name."""
 
-    def __init__(self, lookup: Callable[[str, str], Any]) -> None:
-        self._lookup = lookup
-        self._found: dict[tuple[str, str], list[Any]] = {}
+    def __init__(self, lookup: Callable[[str, str], Any], loose: Callable[[str], bool] = lambda name: False) -> None:
+        self._lookup, self._loose = lookup, loose
+        self._found: dict[Place, list[Any]] = {}
         self._names: dict[int, Name] = {}
-        self._shapes: dict[tuple[str, str], str] = {}
-        self.used: list[tuple[str, str, str]] = []  # roots that names led to, with their shapes; grows while pickling
+        self._shapes: dict[Place, str] = {}
+        self.listed: list[tuple[str, str, str]] = []  # the roots whose shapes have to be the same; grows while pickling
 
     def add(self, kind: str, name: str) -> list[Any]:
         """Learn the objects under a root."""
         place = (kind, name)
         if place not in self._found:
-            self._found[place] = walk(self._lookup(kind, name))
-            for i, obj in enumerate(self._found[place]):
-                self._names.setdefault(id(obj), (kind, name, i))
+            self._found[place], shape = self._walk(place, self._lookup(kind, name))
+            self._shapes[place] = blake3(",".join(shape).encode()).hexdigest(length=8)
         return self._found[place]
+
+    def _walk(self, place: Place, root: Any) -> tuple[list[Any], list[str]]:
+        """Every object reachable from `root` that can be changed, the root first; and what was met, with its sharing."""
+        found: list[Any] = []
+        shape: list[str] = []
+        passed: dict[int, Any] = {}
+        todo = deque([root])
+        while todo:
+            obj = todo.popleft()
+            kind = type(obj)
+            if fixed(kind):
+                continue
+            inside = _through(obj)
+            if inside is not None:
+                if id(obj) not in passed:
+                    passed[id(obj)] = obj
+                    todo.extend(inside)
+                continue
+            how = way(kind)
+            known = self._names.get(id(obj))
+            if known is not None and how is not None:
+                shape.append(repr(known))
+            else:
+                shape.append(kind.__qualname__)
+            if how is None or id(obj) not in passed:  # what cannot be changed may be shared in any way
+                passed[id(obj)] = obj
+                self._names.setdefault(id(obj), (*place, len(found)))
+                found.append(obj)
+                if how is not None:
+                    todo.extend(child for child in how.children(obj) if not fixed(type(child)))
+        return found, shape
 
     def __bool__(self) -> bool:
         return bool(self._names)
@@ -196,10 +87,15 @@ class Roots:
         """The name of an object that the caller has, too; pickles hold it instead of a copy."""
         found = self._names.get(id(obj))
         if found is not None:
-            root = (*found[:2], self.shape(*found[:2]))
-            if root not in self.used:
-                self.used.append(root)
+            self.list(found[:2])
         return found
+
+    def list(self, used: Place | None = None) -> None:
+        """Remember that what is kept counts only where the caller's objects are shared as they are now."""
+        for place, shape in self._shapes.items():
+            item = (*place, shape)
+            if item not in self.listed and (place == used or place[0] != "argument" or not self._loose(place[1])):
+                self.listed.append(item)
 
     def find(self, name: Name) -> Any:
         """The caller's own object of that name."""
@@ -208,29 +104,95 @@ class Roots:
 
     def shape(self, kind: str, name: str) -> str:
         """What the walk from a root meets: names count only where it meets the same."""
-        place = (kind, name)
-        if place not in self._shapes:
-            met = ",".join(type(obj).__qualname__ for obj in self.add(kind, name))
-            self._shapes[place] = blake3(met.encode()).hexdigest(length=8)
-        return self._shapes[place]
+        self.add(kind, name)
+        return self._shapes[kind, name]
 
-    def contents(self, kind: str, name: str) -> dict[int, Any]:
-        """The content of every object under a root, children by reference."""
-        ways = ((i, obj, way(obj)) for i, obj in enumerate(self.add(kind, name)))
-        return {i: inside.content(obj) for i, obj, inside in ways if inside is not None}
+    def forget(self, kind: str) -> None:
+        """Roots of that kind are other objects from now on: a generator goes on after its consumer had a turn."""
+        for place in [place for place in self._found if place[0] == kind]:
+            del self._found[place], self._shapes[place]
+        self._names = {obj: name for obj, name in self._names.items() if name[0] != kind}
+        self.listed[:] = [item for item in self.listed if item[0] != kind]
+
+    # -- what a step changes
+
+    def note(self, kind: str, name: str, whole: bytes | None = None) -> Note:
+        """Look at a root before a step. Large parts are looked at one by one, so that only those that change are kept."""
+        objects = self.add(kind, name)
+        whole = whole or identity(self._lookup(kind, name))
+        ways = [(i, obj, way(type(obj))) for i, obj in enumerate(objects)]
+        alone = {i for i, obj, how in ways if how is None or not how.can(obj) or (how.heavy(obj) and len(objects) > 1)}
+        return Note(whole, {i: identity(objects[i]) for i in alone})
+
+    def changes(self, kind: str, name: str, note: Note) -> dict[int, Any] | None:
+        """What became of the objects under a root, children by reference; None if nothing. CodecError if it cannot be redone."""
+        if note.whole is None or identity(self._lookup(kind, name)) == note.whole:
+            return None
+        found: dict[int, Any] = {}
+        for i, obj in enumerate(self.add(kind, name)):
+            if i in note.single and identity(obj) == note.single[i]:
+                continue
+            how = way(type(obj))
+            if how is None or not how.can(obj):
+                raise CodecError(
+                    f"{kind} `{name}` was changed in place, and a {type(obj).__name__} cannot be changed again when the "
+                    f"step is skipped; return it instead, or say mutates=False if that does not matter"
+                )
+            found[i] = how.content(obj)
+        self.list((kind, name))
+        return found
 
     def assign(self, kind: str, name: str, contents: dict[int, Any]) -> None:
         """Give the objects under a root these contents, in place."""
         for i, content in contents.items():
             obj = self.find((kind, name, i))
-            inside = way(obj)
-            assert inside is not None, f"{type(obj)} had a way to be changed when it was recorded"
-            inside.assign(obj, content)
+            how = way(type(obj))
+            assert how is not None, f"{type(obj)} had a way to be changed when it was recorded"
+            how.assign(obj, content)
 
-    def freeze(self, value: Any) -> bytes:
-        """A copy of `value` as bytes, in which the caller's objects stay references."""
-        return dumps(value, self.name)
+    def contents(self, kind: str, name: str) -> dict[int, Any]:
+        """The content of every object under a root that can be changed, children by reference."""
+        ways = ((i, obj, way(type(obj))) for i, obj in enumerate(self.add(kind, name)))
+        return {i: how.content(obj) for i, obj, how in ways if how is not None and how.can(obj)}
 
-    def thaw(self, frozen: bytes) -> Any:
-        """What `freeze` took."""
-        return loads(frozen, find=self.find)
+    def changeable(self, obj: Any) -> Name | None:
+        """The name of an object whose content `contents` has."""
+        how = way(type(obj))
+        return self._names.get(id(obj)) if how is not None and how.can(obj) else None
+
+    def freeze(self, kind: str, name: str) -> bytes:
+        """A copy of what is under a root as bytes, in which the caller's objects stay references."""
+        return dumps(self.contents(kind, name), lambda obj: self._names.get(id(obj)))
+
+    def thaw(self, kind: str, name: str, frozen: bytes) -> None:
+        """Put back what `freeze` took."""
+        self.assign(kind, name, loads(frozen, find=self.find))
+
+
+def identity(value: Any) -> bytes | None:
+    """The content digest, None for what has none."""
+    try:
+        return digest(value)
+    except FingerprintError:
+        return None
+
+
+def _through(obj: Any) -> Iterable[Any] | None:
+    """What is inside something that cannot be changed itself; None if it is not such a thing."""
+    if type(obj) is tuple or (isinstance(obj, tuple) and hasattr(obj, "_fields")):
+        return obj
+    if isinstance(obj, FunctionType):
+        return _captured(obj)
+    if isinstance(obj, (MethodType, BuiltinFunctionType)):
+        return (obj.__self__,)
+    if type(obj) is partial:
+        return (obj.func, obj.args, obj.keywords)
+    return None
+
+
+def _captured(function: FunctionType) -> Iterable[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not yet bound
+            continue

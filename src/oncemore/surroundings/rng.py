@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from . import Moment, Surrounding
@@ -27,9 +28,12 @@ class Generators(Surrounding):
 
     def restore(self, moment: Moment | None, effect: dict[str, Any]) -> None:
         for name, state in effect.items():
-            if name in ("numpy", "torch"):
-                __import__(name)
+            if name in _MODULES:
+                __import__(_MODULES[name])
             _generators()[name][1](state)
+
+
+_MODULES = {"numpy": "numpy.random", "torch": "torch"}  # `import numpy` alone loads no generator
 
 
 def _generators() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
@@ -38,15 +42,16 @@ def _generators() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]
     # the submodule: a half-imported numpy has no generator yet
     numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
     if numpy is not None and hasattr(numpy, "set_state"):
-        found["numpy"] = numpy.get_state, numpy.set_state
+        found["numpy"] = partial(numpy.get_state, legacy=False), numpy.set_state  # whatever kind of generator it is
     if torch is not None and hasattr(torch, "set_rng_state"):
         found["torch"] = torch.get_rng_state, torch.set_rng_state
     return found
 
 
 def _same_numpy(one: Any, other: Any) -> bool:
-    """Of two tuples with the array of words in second place."""
-    return bool(one[2:] == other[2:] and one[0] == other[0] and one[1].tobytes() == other[1].tobytes())
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same_numpy(one[name], other[name]) for name in one)
+    return bool(one.tobytes() == other.tobytes()) if hasattr(one, "tobytes") else bool(one == other)
 
 
 _SAME: dict[str, Callable[[Any, Any], bool]] = {

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextvars import ContextVar
 from typing import Any
 
-from ..errors import CodecError, FingerprintError
+from ..errors import CodecError, UsageError
 from ..fingerprint.values import digest
 from . import Moment, Surrounding
+from .objects import Note, identity
 
-ABSENT = "absent"
+ABSENT, UNKNOWN = "absent", "unknown"  # in place of a digest; what is unknown equals nothing that was kept
 _NOTHING = object()
 KEYS = "*"  # stands for the list of keys, when a step looked at that
 
@@ -33,7 +34,8 @@ class State(MutableMapping[str, Any]):
     """
 
     def __init__(self, initial: Mapping[str, Any] = {}) -> None:
-        object.__setattr__(self, "_values", dict(initial))
+        object.__setattr__(self, "_values", {})
+        self.update(initial)
 
     _values: dict[str, Any]
 
@@ -46,15 +48,22 @@ class State(MutableMapping[str, Any]):
         return dict(self._values)
 
     def replace(self, values: Mapping[str, Any]) -> None:
-        """Put the state back to an earlier snapshot."""
-        self._values.clear()
-        self._values.update(values)
+        """Put the state back to an earlier snapshot; a step around the loop that does this has done it."""
+        for key in [key for key in self._values if key not in values]:
+            del self[key]
+        for key, value in values.items():
+            if key not in self._values or self._values[key] is not value:
+                self[key] = value
+            self._values[key] = self._values.pop(key)  # in the order they had then
 
     def digest(self, key: str) -> str:
         """What identifies the key's value now."""
         if key == KEYS:
-            return digest(sorted(self._values)).hex()
-        return digest(self._values[key]).hex() if key in self._values else ABSENT
+            return _names_digest(self._values)
+        if key not in self._values:
+            return ABSENT
+        found = identity(self._values[key])
+        return UNKNOWN if found is None else found.hex()
 
     def __getitem__(self, key: str) -> Any:
         self._touch(key)
@@ -63,13 +72,17 @@ class State(MutableMapping[str, Any]):
     def __setitem__(self, key: str, value: Any) -> None:
         if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"a state key is a string, not {key!r}")
-        for watch in _watches.get():
-            if watch.state is self:
-                watch.bind(key)
+        if key == KEYS:
+            raise UsageError(f"{KEYS!r} is no state key: it stands for all of them")
+        watches = self._watching()
+        for watch in watches:
+            watch.bind(key, watches[-1])
         self._values[key] = value
 
     def __delitem__(self, key: str) -> None:
         self._touch(key)
+        for watch in self._watching():
+            watch.remove(key)
         del self._values[key]
 
     def __contains__(self, key: object) -> bool:
@@ -86,12 +99,14 @@ class State(MutableMapping[str, Any]):
         return len(self._values)
 
     def _touch(self, key: str) -> None:
-        for watch in _watches.get():
-            if watch.state is self:
-                watch.read(key)
+        for watch in self._watching():
+            watch.read(key)
+
+    def _watching(self) -> list[Watch]:
+        return [watch for watch in _watches.get() if watch.state is self]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("_"):
             raise AttributeError(name)
         try:
             return self[name]
@@ -99,6 +114,8 @@ class State(MutableMapping[str, Any]):
             raise AttributeError(f"run.state has no {name!r}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_") or hasattr(State, name):
+            raise AttributeError(f"run.state.{name} is taken; write run.state[{name!r}]")
         self[name] = value
 
     def __delattr__(self, name: str) -> None:
@@ -115,53 +132,105 @@ class Watch:
         self.moment = moment
         self.state: State = moment.run.state
         self._bound: dict[str, Any] = {}  # what each touched key was bound to before
-        self._frozen: dict[str, bytes] = {}  # and the content of that, for a step that fails
-        self._trouble: Exception | None = None
+        self._notes: dict[str, Note] = {}  # and the content of that
+        self._frozen: dict[str, bytes] = {}  # the same to put back, for a step that fails
+        self._own: set[str] = set()  # set here; `moment.sets` has those of a generator's earlier items, too
+        self._removed: set[str] = set()  # deleted at some time, maybe to be set again
+        self._order: list[str] = []  # the keys before the first was deleted
+        self._caused: list[tuple[Watch, str]] = []  # what steps around this one have taken note of because of it
+        self._trouble = ""
+        for key in (*moment.reads, *sorted(moment.sets)):  # a generator that goes on
+            if key != KEYS and key in self.state._values:
+                self._look(key)
 
-    def bind(self, key: str) -> None:
-        """The step is about to set or delete the key."""
+    def bind(self, key: str, cause: Watch) -> None:
+        """The step is about to set the key, or `cause` inside it is."""
+        if key in self._own:
+            return
         self._bound.setdefault(key, self.state._values.get(key, _NOTHING))
+        self._own.add(key)
         self.moment.sets.add(key)
+        if cause is not self:
+            cause._caused.append((self, key))
+
+    def unbind(self, key: str) -> None:
+        """A step inside this one set the key, and failed."""
+        self._own.discard(key)
+        self.moment.sets.discard(key)
+        if key not in self._notes:
+            self._bound.pop(key, None)
+
+    def remove(self, key: str) -> None:
+        """The step is about to delete the key."""
+        self._order = self._order or list(self.state._values)
+        self._removed.add(key)
 
     def read(self, key: str) -> None:
         """The step looks at the key: from now on it may change the value in place, too."""
         if key in self.moment.reads or (key in self._bound and key != KEYS) or key in self.moment.sets:
             return  # known, or the step's own: what it set itself is nothing it depends on
+        self.moment.reads[key] = self._names_before() if key == KEYS else self._digest_before(key)
+        if self.moment.reads[key] == UNKNOWN:
+            self._trouble = f"state[{key!r}] is a {type(self.state._values[key]).__name__}, which has no stable identity"
+        if key != KEYS:
+            self._look(key)
+
+    def _look(self, key: str) -> None:
+        self._bound[key] = self.state._values.get(key, _NOTHING)
+        roots = self.moment.roots
         try:
-            self.moment.reads[key] = self.state.digest(key)
-            if key != KEYS:
-                self._bound[key] = self.state._values.get(key, _NOTHING)
-                roots = self.moment.roots
-                roots.add("state", key)
-                self._frozen[key] = roots.freeze(roots.contents("state", key))
-        except (FingerprintError, CodecError) as error:  # not the step's fault, and not to be raised in its body
-            self._trouble = error
+            if self._bound[key] is not _NOTHING:
+                self._notes[key] = roots.note("state", key)
+                self._frozen[key] = roots.freeze("state", key)
+        except CodecError as error:  # not the step's fault, and not to be raised in its body
+            self._trouble = f"state[{key!r}]: {error}"
+
+    def _digest_before(self, key: str) -> str:
+        """What identifies the value; as it was when the step began, if it is an argument and the step may have changed it."""
+        for name, value in self.moment.arguments.items():
+            if value is self.state._values.get(key, _NOTHING) and name in self.moment.digests:
+                return self.moment.digests[name].hex()
+        return self.state.digest(key)
+
+    def _names_before(self) -> str:
+        """What identifies the list of keys, as it was when the step began."""
+        known = {key for key in self.state._values if self._bound.get(key) is not _NOTHING}
+        return _names_digest(known | {key for key, was in self._bound.items() if was is not _NOTHING})
 
     def effect(self) -> dict[str, Any] | None:
-        if self._trouble is not None:
+        if self._trouble:
             raise CodecError(f"run.state holds something that cannot be kept: {self._trouble}")
-        now = self.state._values
-        found: dict[str, Any] = {"set": {}, "changed": {}, "deleted": []}
+        now, roots = self.state._values, self.moment.roots
+        found: dict[str, Any] = {"changed": {}, "deleted": [], "set": {}}
         for key, was in self._bound.items():
-            if key not in now:
-                if was is not _NOTHING:
-                    found["deleted"].append(key)
-            elif now[key] is not was:
-                found["set"][key] = now[key]
-            elif key in self.moment.reads and self.state.digest(key) != self.moment.reads[key]:
-                found["changed"][key] = self.moment.roots.contents("state", key)
+            if was is not _NOTHING and (key not in now or key in self._removed):
+                found["deleted"].append(key)
+            if key in self._notes and now.get(key, _NOTHING) is was:
+                contents = roots.changes("state", key, self._notes[key])
+                if contents is not None:
+                    found["changed"][key] = contents
+        found["set"] = {key: value for key, value in now.items() if key in self._own}
         return found if any(found.values()) else None
 
     def undo(self) -> None:
         """Put everything back as it was before a step that failed."""
-        roots = self.moment.roots
         for key, was in self._bound.items():
             if was is _NOTHING:
                 self.state._values.pop(key, None)
             else:
                 self.state._values[key] = was
             if key in self._frozen:
-                roots.assign("state", key, roots.thaw(self._frozen[key]))
+                self.moment.roots.thaw("state", key, self._frozen[key])
+        if self._order:
+            now = self.state._values
+            ordered = {key: now.pop(key) for key in self._order if key in now}
+            now.update({**ordered, **{key: now.pop(key) for key in list(now)}})
+        for watch, key in self._caused:
+            watch.unbind(key)
+
+    def hand_over(self, around: Watch) -> None:
+        """The step is complete; what it caused is now of the step around it."""
+        around._caused += [(watch, key) for watch, key in self._caused if watch is not around]
 
 
 class StateKind(Surrounding):
@@ -175,6 +244,8 @@ class StateKind(Surrounding):
     def after(self, moment: Moment, note: Any) -> dict[str, Any] | None:
         watch, token = note
         _watches.reset(token)
+        for around in moment.run.state._watching()[-1:]:
+            watch.hand_over(around)
         effect: dict[str, Any] | None = watch.effect()
         return effect
 
@@ -183,14 +254,18 @@ class StateKind(Surrounding):
         for key, contents in effect["changed"].items():
             state[key]  # a step around us has now looked at it, too
             moment.roots.assign("state", key, contents)
-        state.update(effect["set"])
         for key in effect["deleted"]:
-            del state[key]
+            state.pop(key, None)
+        state.update(effect["set"])
 
     def failed(self, moment: Moment, note: Any) -> None:
         watch, token = note
         _watches.reset(token)
         watch.undo()
+
+
+def _names_digest(keys: Iterable[str]) -> str:
+    return digest(sorted(keys)).hex()
 
 
 def depend(state: State, keys: Iterable[str]) -> None:

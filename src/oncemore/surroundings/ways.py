@@ -1,0 +1,243 @@
+"""How objects of each type are looked into and changed in place."""
+
+from __future__ import annotations
+
+import array
+import random
+import sys
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable
+from enum import Enum
+from functools import lru_cache
+from pathlib import PurePath
+from types import BuiltinFunctionType, ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+_ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented)))
+# Types that cannot change, by name: most programs never load them.
+_IMMUTABLE = frozenset(
+    "datetime.datetime datetime.date datetime.time datetime.timedelta datetime.timezone zoneinfo.ZoneInfo re.Pattern "
+    "decimal.Decimal fractions.Fraction uuid.UUID ipaddress.IPv4Address ipaddress.IPv6Address".split()
+)
+_HEAPTYPE = 1 << 9
+
+
+class Way(NamedTuple):
+    """How one type of object is looked into and changed in place."""
+
+    children: Callable[[Any], Iterable[Any]]
+    content: Callable[[Any], Any]
+    assign: Callable[[Any, Any], None]
+    heavy: Callable[[Any], bool] = lambda obj: False  # large and without children: worth a digest of its own
+    can: Callable[[Any], bool] = lambda obj: True  # whether this very object's content can be kept and put back
+
+
+@lru_cache(maxsize=4096)
+def fixed(kind: type) -> bool:
+    """Whether objects of this type never change."""
+    if kind in _ATOMS or f"{kind.__module__}.{kind.__qualname__}" in _IMMUTABLE:
+        return True
+    if issubclass(kind, (type, ModuleType, PurePath, Enum)):  # classes change by patching code
+        return True
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and issubclass(kind, (numpy.generic, numpy.dtype)) and not issubclass(kind, numpy.void)
+
+
+@lru_cache(maxsize=4096)
+def way(kind: type) -> Way | None:
+    """How objects of this type are changed in place; None if that is not known."""
+    found = _WAYS.get(kind) or _library_way(kind)
+    if found is not None:
+        return found
+    if kind.__module__.partition(".")[0] in ("pandas", "polars", "pyarrow"):
+        return None  # what they are made of changes without their content changing: caches
+    base = next((b for b in kind.__mro__ if b in _WAYS), None)
+    layout = _layout(kind)
+    if base is not None:
+        return _with_attributes(_WAYS[base]) if layout in (base, OrderedDict) else None
+    # an object is its attributes, unless something written in C keeps more of it
+    transparent = (object, SimpleNamespace, int, float, complex, str, bytes)
+    return _PLAIN if layout in transparent and (kind.__dictoffset__ or _slots(kind)) else None
+
+
+def _layout(kind: type) -> type:
+    """The nearest base that was not made by a class statement."""
+    for base in kind.__mro__:
+        made = vars(base).get("__new__")
+        if not base.__flags__ & _HEAPTYPE or (isinstance(made, BuiltinFunctionType) and made.__self__ is base):
+            return base
+    return object
+
+
+def _nothing(obj: Any) -> Iterable[Any]:
+    return ()
+
+
+# -- containers, through the methods of their builtin base: a subclass may have other plans with its own
+
+
+def _keyed(obj: Any) -> Any:
+    return OrderedDict if isinstance(obj, OrderedDict) else dict
+
+
+def _entries(obj: Any) -> list[tuple[Any, Any]]:
+    return list(_keyed(obj).items(obj))
+
+
+def _assign_entries(obj: Any, content: list[tuple[Any, Any]]) -> None:
+    base = _keyed(obj)
+    base.clear(obj)
+    for key, value in content:
+        base.__setitem__(obj, key, value)
+
+
+def _assign_default(obj: Any, content: tuple[Any, list[tuple[Any, Any]]]) -> None:
+    obj.default_factory = content[0]
+    _assign_entries(obj, content[1])
+
+
+def _assign_items(obj: Any, content: Any) -> None:
+    base: Any = list if isinstance(obj, list) else bytearray
+    base.__setitem__(obj, slice(None), content)
+
+
+def _assign_elements(obj: Any, content: Any) -> None:
+    set.clear(obj)
+    set.update(obj, content)
+
+
+def _assign_queue(obj: Any, content: Any) -> None:
+    deque.clear(obj)
+    deque.extend(obj, content)
+
+
+def _assign_numbers(obj: Any, content: Any) -> None:
+    obj[:] = content
+
+
+def _pairs(obj: Any) -> Iterable[Any]:
+    return (child for entry in _entries(obj) for child in entry)
+
+
+def _of_fixed(obj: Any) -> bool:
+    return all(map(_fixed_through, set.__iter__(obj)))  # a set's order is no name for its elements
+
+
+def _fixed_through(obj: Any) -> bool:
+    if isinstance(obj, (tuple, frozenset)):
+        return all(map(_fixed_through, obj))
+    return fixed(type(obj))
+
+
+_WAYS: dict[type, Way] = {
+    list: Way(list.__iter__, lambda obj: list(list.__iter__(obj)), _assign_items),
+    dict: Way(_pairs, _entries, _assign_entries),
+    defaultdict: Way(_pairs, lambda obj: (obj.default_factory, _entries(obj)), _assign_default),
+    set: Way(_nothing, lambda obj: list(set.__iter__(obj)), _assign_elements, can=_of_fixed),
+    deque: Way(deque.__iter__, lambda obj: list(deque.__iter__(obj)), _assign_queue),
+    bytearray: Way(_nothing, bytes, _assign_items, heavy=lambda obj: True),
+    array.array: Way(_nothing, lambda obj: obj[:], _assign_numbers, heavy=lambda obj: True),
+}
+
+
+# -- plain objects
+
+
+@lru_cache(maxsize=4096)
+def _slots(kind: type) -> tuple[str, ...]:
+    names: set[str] = set()
+    for base in kind.__mro__:
+        slots = vars(base).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            hidden = name.startswith("__") and not name.endswith("__")
+            names.add(f"_{base.__name__.lstrip('_')}{name}" if hidden else name)
+    return tuple(sorted(names - {"__dict__", "__weakref__"}))
+
+
+def _attributes(obj: Any) -> dict[str, Any]:
+    return {**getattr(obj, "__dict__", {}), **{name: getattr(obj, name) for name in _slots(type(obj)) if hasattr(obj, name)}}
+
+
+def _assign_attributes(obj: Any, content: dict[str, Any]) -> None:
+    slots, state = _slots(type(obj)), getattr(obj, "__dict__", None)
+    for name in slots:
+        if name not in content and hasattr(obj, name):
+            object.__delattr__(obj, name)
+    if state is not None:
+        state.clear()
+        state.update((name, value) for name, value in content.items() if name not in slots)
+    for name in slots:
+        if name in content:
+            object.__setattr__(obj, name, content[name])  # also where the class forbids it: a frozen dataclass's cache
+
+
+def _sorted_attributes(obj: Any) -> Iterable[Any]:
+    found = _attributes(obj)
+    return (found[name] for name in sorted(found))
+
+
+_PLAIN = Way(_sorted_attributes, _attributes, _assign_attributes)
+
+
+def _with_attributes(base: Way) -> Way:
+    """For subclasses of containers: their items and their attributes."""
+
+    def assign(obj: Any, content: tuple[Any, dict[str, Any]]) -> None:
+        base.assign(obj, content[0])
+        _assign_attributes(obj, content[1])
+
+    return Way(
+        lambda obj: (*base.children(obj), *_sorted_attributes(obj)),
+        lambda obj: (base.content(obj), _attributes(obj)),
+        assign,
+        can=base.can,
+    )
+
+
+# -- arrays, frames and generators, of libraries that are loaded anyway
+
+
+def _assign_array(obj: Any, content: Any) -> None:
+    if obj.shape != content.shape:
+        obj.resize(content.shape, refcheck=False)
+    obj[...] = content
+
+
+def _assign_frame(obj: Any, content: Any) -> None:
+    obj._update_inplace(content)
+    obj.attrs = content.attrs
+    if obj.ndim == 1:
+        obj.name = content.name
+
+
+def _array_way(kind: type) -> Way:
+    return Way(
+        lambda obj: obj.flat if obj.dtype.hasobject else (),
+        lambda obj: obj.view(),
+        _assign_array,
+        heavy=lambda obj: not obj.dtype.hasobject,
+        can=lambda obj: bool(obj.flags.writeable),
+    )
+
+
+def _library_way(kind: type) -> Way | None:
+    numpy, pandas, polars, torch = (sys.modules.get(name) for name in ("numpy", "pandas", "polars", "torch"))
+    if issubclass(kind, random.Random):
+        return Way(_nothing, lambda obj: obj.getstate(), lambda obj, content: obj.setstate(content))
+    if numpy is not None:
+        if issubclass(kind, numpy.ndarray):
+            return _array_way(kind)
+        if issubclass(kind, numpy.random.Generator):
+            return Way(_nothing, lambda obj: obj.bit_generator.state, lambda obj, s: setattr(obj.bit_generator, "state", s))
+        if issubclass(kind, numpy.random.RandomState):
+            return Way(_nothing, lambda obj: obj.get_state(legacy=False), lambda obj, content: obj.set_state(content))
+    if pandas is not None and issubclass(kind, (pandas.DataFrame, pandas.Series)):
+        return Way(_nothing, lambda obj: obj.copy(deep=False), _assign_frame, heavy=lambda obj: True)
+    if polars is not None and issubclass(kind, (polars.DataFrame, polars.Series)):
+        inner = "_df" if issubclass(kind, polars.DataFrame) else "_s"
+        swap: Callable[[Any, Any], None] = lambda obj, content: setattr(obj, inner, getattr(content, inner))  # noqa: E731
+        return Way(_nothing, lambda obj: obj.clone(), swap, heavy=lambda obj: True)
+    if torch is not None and issubclass(kind, torch.Tensor):
+        fill: Callable[[Any, Any], None] = lambda obj, content: obj.data.set_(content.data)  # noqa: E731
+        return Way(_nothing, lambda obj: obj.detach(), fill, heavy=lambda obj: True)
+    return None

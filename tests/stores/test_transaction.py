@@ -1,0 +1,133 @@
+"""The narrow moments of a commit, each made to happen."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from oncemore.errors import StoreError
+from oncemore.stores.disk import DiskStore
+from oncemore.testing import bytes_of
+
+
+class Interrupting:
+    """A connection at which Ctrl-C arrives before or after a statement."""
+
+    def __init__(self, connection: sqlite3.Connection, statement: str, after: bool) -> None:
+        self._connection = connection
+        self._statement = statement
+        self._after = after
+
+    def execute(self, statement, *given):
+        hit = statement.startswith(self._statement)
+        if hit and not self._after:
+            raise KeyboardInterrupt
+        result = self._connection.execute(statement, *given)
+        if hit:
+            raise KeyboardInterrupt
+        return result
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._connection.in_transaction
+
+    def rollback(self) -> None:
+        self._connection.rollback()
+
+
+def interrupt(store: DiskStore, monkeypatch, statement: str, after: bool) -> None:
+    """Let the next commit meet Ctrl-C there."""
+    use = store._database.use
+
+    def interrupting(doing, work, *given):
+        return use(doing, lambda connection: work(Interrupting(connection, statement, after), *given))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._database, "use", interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            store.commit(put={"a": [b"new" * 20_000], "b": [b"new"]}, append={"log/": [b"e"]}, delete=["c"])
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = DiskStore(tmp_path)
+    store.commit(put={"a": [b"old" * 20_000], "c": [b"old" * 20_000]})
+    return store
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("statement", ["BEGIN", "INSERT", "UPDATE", "SELECT filename", "DELETE"])
+def test_an_interrupt_in_a_transaction_undoes_it_and_removes_its_files(store, tmp_path, monkeypatch, statement, after):
+    interrupt(store, monkeypatch, statement, after)
+    assert bytes_of(store, "a") == b"old" * 20_000
+    assert bytes_of(store, "c") == b"old" * 20_000
+    assert [key for key, _ in store.scan("")] == ["a", "c"]
+    assert len(list(tmp_path.glob("??/*.val"))) == 2
+    assert DiskStore(tmp_path).commit(put={"other": [b"nobody is locked out"]})
+
+
+def test_an_interrupt_before_the_commit_undoes_all(store, tmp_path, monkeypatch):
+    interrupt(store, monkeypatch, "COMMIT", after=False)
+    assert [key for key, _ in store.scan("")] == ["a", "c"]
+    assert len(list(tmp_path.glob("??/*.val"))) == 2
+    assert DiskStore(tmp_path).commit(put={"other": [b"nobody is locked out"]})
+
+
+def test_an_interrupt_right_after_the_commit_loses_no_file_of_it(store, tmp_path, monkeypatch):
+    interrupt(store, monkeypatch, "COMMIT", after=True)
+    assert bytes_of(store, "a") == b"new" * 20_000
+    assert [key for key, _ in store.scan("")] == ["a", "b", "log/0000000000000001"]
+    found = store.maintain(older_than=-1)
+    assert (found.orphans_removed, found.damaged) == (2, [])  # what "a" and "c" had before
+
+
+def test_a_commit_whose_file_was_tidied_away_meanwhile_is_refused(store, tmp_path, monkeypatch):
+    other, use = DiskStore(tmp_path), store._database.use
+
+    def late(doing, work, *given):
+        assert other.maintain(older_than=-1).orphans_removed == 1
+        return use(doing, work, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._database, "use", late)
+        with pytest.raises(StoreError, match="removed before its commit"):
+            store.commit(put={"a": [b"new" * 20_000]})
+    assert bytes_of(store, "a") == b"old" * 20_000
+    assert other.maintain().damaged == []
+
+
+def test_a_file_replaced_between_row_and_reading_gives_the_new_value(store, tmp_path, monkeypatch):
+    other, fetch = DiskStore(tmp_path), store._values.fetch
+
+    def replaced_first(*given, **named):
+        other.commit(put={"a": [b"newer" * 20_000]})
+        monkeypatch.undo()
+        return fetch(*given, **named)
+
+    monkeypatch.setattr(store._values, "fetch", replaced_first)
+    assert bytes_of(store, "a") == b"newer" * 20_000
+
+
+def test_an_entry_deleted_between_row_and_reading_is_absent(store, tmp_path, monkeypatch):
+    other, fetch = DiskStore(tmp_path), store._values.fetch
+
+    def deleted_first(*given, **named):
+        other.commit(delete=["a"])
+        monkeypatch.undo()
+        return fetch(*given, **named)
+
+    monkeypatch.setattr(store._values, "fetch", deleted_first)
+    assert store.get("a") is None
+
+
+def test_deleting_ten_thousand_entries_touches_only_those(tmp_path):
+    store = DiskStore(tmp_path)
+    store.commit(put={f"k{number:05}": [b"v"] for number in range(12_000)})
+    plan = store._database._con.execute(
+        "EXPLAIN QUERY PLAN DELETE FROM Cache WHERE key IN (?, ?) AND raw = 1", ("a", "b")
+    )
+    assert "Cache_key_raw (key=? AND raw=?)" in str(plan.fetchall())
+    before = store._database._con.total_changes
+    store.commit(delete=[f"k{number:05}" for number in range(10_000)])
+    assert store._database._con.total_changes - before == 10_000
