@@ -46,7 +46,13 @@ def shared() -> list[Any]:
 VALUES: dict[str, Any] = {
     "none": None,
     "scalars": [True, 0, -1, 2**100, 1.5, float("inf"), "é🙂", b"\0\xff", 1j],
-    "containers": {"list": [1, [2]], "tuple": (1, (2,)), "set": {1, 2}, "frozenset": frozenset("ab"), 3: bytearray(b"x")},
+    "containers": {
+        "list": [1, [2]],
+        "tuple": (1, (2,)),
+        "set": {1, 2},
+        "frozenset": frozenset("ab"),
+        3: bytearray(b"x"),
+    },
     "sharing": shared(),
     "instance": Row("a", ["b", "c"]),
     "long text": "so it goes " * 200,
@@ -58,7 +64,13 @@ VALUES: dict[str, Any] = {
     "fortran array": np.asfortranarray(np.arange(600, dtype="<f4").reshape(20, 30)),
     "several arrays": {"a": np.frombuffer(noise(777), "u1"), "b": np.arange(300.0), "c": np.array([1 + 2j])},
 }
-META = {"step": "load", "time": 1700000000.25, "seconds": 0.5, "reason": "new node", "arguments": {"argument `x`": "00ff"}}
+META = {
+    "step": "load",
+    "time": 1700000000.25,
+    "seconds": 0.5,
+    "reason": "new node",
+    "arguments": {"argument `x`": "00ff"},
+}
 NAMES = {"argument x": ["the caller's own"]}
 ITEMS = [(0, {}), ("item", {}), ([1, 2], {})]
 

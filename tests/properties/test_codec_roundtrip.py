@@ -105,10 +105,14 @@ def test_a_buffer_comes_back_whatever_packing_was_chosen(noise: bytes, repeated:
     item = np.dtype(kind).itemsize
     array = np.frombuffer(whole[: len(whole) // item * item], kind)
     packed = compression.pack(pickle.PickleBuffer(array))
-    assert bytes(compression.unpack(packed.packing, packed.item, memoryview(packed.data), packed.raw)) == array.tobytes()
+    assert (
+        bytes(compression.unpack(packed.packing, packed.item, memoryview(packed.data), packed.raw)) == array.tobytes()
+    )
 
 
-@given(st.lists(st.binary(max_size=50), min_size=1, max_size=4), st.text(max_size=10), st.binary(min_size=32, max_size=32))
+@given(
+    st.lists(st.binary(max_size=50), min_size=1, max_size=4), st.text(max_size=10), st.binary(min_size=32, max_size=32)
+)
 def test_what_was_sealed_is_unsealed(frames: list[bytes], key: str, secret: bytes) -> None:
     assert bytes(unseal(b"".join(seal(frames, key, secret)), key, secret)) == b"".join(frames)
 

@@ -8,6 +8,7 @@ import enum
 import functools
 import io
 import random
+import threading
 import types
 from collections import Counter, OrderedDict, UserDict, defaultdict, deque
 from collections.abc import Callable
@@ -826,7 +827,7 @@ def test_after_such_a_step_the_state_is_watched_by_nobody() -> None:
     def body(run: Run) -> Any:
         with pytest.warns(CheckpointWarning):
             change_rigid("BytesIO", [io.BytesIO()])
-        run.state["lock"] = iter(())  # a watch that was left behind would look at it
+        run.state["lock"] = threading.Lock()  # a watch that was left behind would look at it
         return [watch for watch in run.state._watching()]
 
     assert scope(body).value == []
@@ -876,7 +877,7 @@ def test_an_ignored_argument_is_not_looked_at() -> None:
         return {"client": client}
 
     def body(run: Run) -> Any:
-        client = Plain(requests=[], lock=iter(()))
+        client = Plain(requests=[], lock=threading.Lock())
         return fetch("u", client)["client"] is client, client.requests
 
     assert [scope(body).value for _ in range(2)] == [(True, ["u"]), (True, [])]

@@ -397,6 +397,7 @@ def test_an_interruption_is_not_recorded_as_failure(kind: type[BaseException], r
 
 # --- what changed since -------------------------------------------------------------------------------------------------------
 
+
 def test_a_class_that_was_renamed_since_is_a_miss_with_a_reason(script: Script) -> None:
     step = """
         from oncemore import checkpointed, checkpoint_scope

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -225,10 +226,6 @@ def test_completed_it_is_never_asked_about() -> None:
 
 
 def test_the_intent_is_durable_before_the_body_starts() -> None:
-    @checkpointed(effect="once")
-    def pay(run: Any) -> Any:
-        return None
-
     seen: list[Any] = []
 
     @checkpointed(effect="once", code="version", version="1")
@@ -284,7 +281,7 @@ def test_a_result_that_could_not_be_kept_leaves_the_outcome_to_be_settled() -> N
     @checkpointed(effect="once", code="version", version="1")
     def pay() -> Any:
         paid.append(1)
-        return iter(())
+        return threading.Lock()
 
     def body(run: Run) -> Any:
         with pytest.warns(match="not kept"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import locale
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -117,7 +118,7 @@ def test_an_effect_that_cannot_be_pickled_is_told_and_the_step_runs_each_time() 
 
     class Unpicklable(World):
         def after(self, moment: Any, note: Any) -> Any:
-            return iter(())
+            return threading.Lock()
 
     register_surrounding(Unpicklable())
     assert [scope(body).ran for _ in range(2)] == [{"turn": 1}] * 2

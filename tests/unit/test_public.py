@@ -76,4 +76,6 @@ def test_all_options_are_keywords() -> None:
 
 def test_every_option_is_explained() -> None:
     text = inspect.getdoc(oncemore.checkpointed) or ""
-    assert [name for name in inspect.signature(oncemore.checkpointed).parameters if f"\n{name} " not in text] == ["function"]
+    assert [name for name in inspect.signature(oncemore.checkpointed).parameters if f"\n{name} " not in text] == [
+        "function"
+    ]

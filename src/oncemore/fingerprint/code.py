@@ -15,8 +15,8 @@ from ..modules import name_of_namespace
 from . import values
 from .source import class_text, own
 from .tree import hashed
-from .units import without_step
-from .walk import Known, Record, Walk, active, answering, home_of
+from .units import home_of, without_step
+from .walk import Known, Record, Walk, active, answering
 from .watch import Watch
 
 _SHOWN = 80

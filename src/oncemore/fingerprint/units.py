@@ -119,6 +119,45 @@ def step_part(walk: Walk, value: Any) -> bytes:
     return b"" if said is None else walk.data(said)
 
 
+def space_of(unit: Any) -> dict[str, Any] | None:
+    """The namespace that a function or class belongs to."""
+    module = sys.modules.get(str(getattr(unit, "__module__", None)))
+    space: dict[str, Any] | None = getattr(unit, "__globals__", None) or getattr(module, "__dict__", None)
+    if isinstance(unit, FunctionType) and unit.__globals__.get("__name__") != unit.__module__:
+        return getattr(module, "__dict__", None)  # a wrapper: it belongs where the function that it wraps does
+    if isinstance(unit, type) and unit.__module__ == "__mp_main__" and space is not None:
+        return _of_worker(space)
+    if isinstance(unit, type) and (space is None or space.get(unit.__qualname__.partition(".")[0]) is None):
+        # A class that was sent here from another process belongs where its methods do.
+        methods = [value for value in vars(unit).values() if type(value) is FunctionType]
+        return next((f.__globals__ for f in methods if f.__globals__.get("__name__") == unit.__module__), space)
+    return space
+
+
+def _of_worker(space: dict[str, Any]) -> dict[str, Any]:
+    """The namespace of the script in a worker of multiprocessing, whose module is a copy of where its functions live."""
+    functions = [value for value in map(without_step, space.values()) if type(value) is FunctionType]
+    methods = [v for kind in space.values() if isinstance(kind, type) for v in map(without_step, vars(kind).values())]
+    for function in functions + [value for value in methods if type(value) is FunctionType]:
+        if function.__globals__.get("__name__") == "__mp_main__":
+            return function.__globals__
+    return space
+
+
+def home_of(unit: FunctionType | type) -> dict[str, Any] | None:
+    """The namespace in which the unit stands under its own name."""
+    if "<" in unit.__qualname__ or (isinstance(unit, FunctionType) and "." in unit.__qualname__):
+        return None  # methods are described in their classes
+    space = space_of(unit)
+    if space is None:
+        return None
+    first, *rest = unit.__qualname__.split(".")
+    value = space.get(first)
+    for word in rest:
+        value = vars(value).get(word) if isinstance(value, type) else None
+    return space if without_step(value) is unit else None
+
+
 def _is_named(value: Any) -> bool:
     """Whether a library's module has exactly this object under the name that the object gives."""
     module = str(getattr(value, "__module__", None))

@@ -105,7 +105,7 @@ class Walk:
         self.foreign: set[str] = set()
         self._deep = deep
         self._root = root
-        self._root_space = space_of(root)
+        self._root_space = units.space_of(root)
         self._labels: dict[int, str] = {}
         self._spaces: dict[str, Space] = {}
         self._places: dict[tuple[int, str], Space] = {}
@@ -187,7 +187,7 @@ class Walk:
 
     def class_token(self, klass: type) -> bytes:
         self.watch.klass(klass)
-        space = space_of(klass)
+        space = units.space_of(klass)
         label = canonical_name(klass.__module__) if space is None else self.label(space)
         return hashed("class", label, klass.__qualname__, *class_pieces(self, klass))
 
@@ -214,7 +214,7 @@ class Walk:
 
     def _by_place(self, unit: FunctionType | type) -> bytes | None:
         """A reference to the unit's own place, if it has one."""
-        home = home_of(unit)
+        home = units.home_of(unit)
         if home is None:
             return None
         if self._deep:
@@ -272,7 +272,7 @@ class Walk:
             mine = is_project_module(unit.__module__)
         else:
             mine = type(unit) is FunctionType and is_project_file(unit.__code__.co_filename)
-        return mine and unit.__qualname__ == name and home_of(unit) is space
+        return mine and unit.__qualname__ == name and units.home_of(unit) is space
 
     @staticmethod
     def _in_project(value: object, space: Space) -> bytes | None:
@@ -362,45 +362,6 @@ class Walk:
                 if (id(vars(module)), name) not in self._places:
                     self.visit(vars(module), name)
                     self._imported(vars(module)[name], wanted, found)
-
-
-def space_of(unit: Any) -> Space | None:
-    """The namespace that a function or class belongs to."""
-    module = sys.modules.get(str(getattr(unit, "__module__", None)))
-    space: Space | None = getattr(unit, "__globals__", None) or getattr(module, "__dict__", None)
-    if isinstance(unit, FunctionType) and unit.__globals__.get("__name__") != unit.__module__:
-        return getattr(module, "__dict__", None)  # a wrapper: it belongs where the function that it wraps does
-    if isinstance(unit, type) and unit.__module__ == "__mp_main__" and space is not None:
-        return _of_worker(space)
-    if isinstance(unit, type) and (space is None or space.get(unit.__qualname__.partition(".")[0]) is None):
-        # A class that was sent here from another process belongs where its methods do.
-        methods = [value for value in vars(unit).values() if type(value) is FunctionType]
-        return next((f.__globals__ for f in methods if f.__globals__.get("__name__") == unit.__module__), space)
-    return space
-
-
-def _of_worker(space: Space) -> Space:
-    """The namespace of the script in a worker of multiprocessing, whose module is a copy of where its functions live."""
-    functions = [value for value in map(units.without_step, space.values()) if type(value) is FunctionType]
-    methods = [v for kind in space.values() if isinstance(kind, type) for v in map(units.without_step, vars(kind).values())]
-    for function in functions + [value for value in methods if type(value) is FunctionType]:
-        if function.__globals__.get("__name__") == "__mp_main__":
-            return function.__globals__
-    return space
-
-
-def home_of(unit: FunctionType | type) -> Space | None:
-    """The namespace in which the unit stands under its own name."""
-    if "<" in unit.__qualname__ or (isinstance(unit, FunctionType) and "." in unit.__qualname__):
-        return None  # methods are described in their classes
-    space = space_of(unit)
-    if space is None:
-        return None
-    first, *rest = unit.__qualname__.split(".")
-    value = space.get(first)
-    for word in rest:
-        value = vars(value).get(word) if isinstance(value, type) else None
-    return space if units.without_step(value) is unit else None
 
 
 def _stands_in(name: str, names: frozenset[str]) -> bool:
