@@ -13,34 +13,44 @@ from .errors import (
     UsageError,
 )
 from .calls import idempotency_key
+from .current import current_run
 from .fingerprint import Fingerprint, register_identity
+from .history import History, RunRecord, fork
 from .loops import Failure, Results
-from .runs import Run, checkpoint_scope, current_run
+from .past import Checkpoint, Checkpoints, Summary
+from .runs import Run
+from .scope import checkpoint_scope
 from .steps import Step, checkpointed, memoized
 from .stores import Store, open_store
 from .surroundings import Surrounding, register_surrounding
 
 __all__ = [
+    "Checkpoint",
     "CheckpointWarning",
+    "Checkpoints",
     "CodecError",
     "Failure",
     "Fingerprint",
     "FingerprintError",
+    "History",
     "IntegrityError",
     "NotRecorded",
     "OncemoreError",
     "Results",
     "Run",
+    "RunRecord",
     "Step",
     "Store",
     "StoreDamaged",
     "StoreError",
+    "Summary",
     "Surrounding",
     "UnknownOutcome",
     "UsageError",
     "checkpoint_scope",
     "checkpointed",
     "current_run",
+    "fork",
     "idempotency_key",
     "memoized",
     "open_store",

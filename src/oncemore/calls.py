@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from . import generators, intents, runs
-from .shelf import Kept, Node
+from . import current, generators, intents, runs
+from .shelf import Kept, Node, Shelf
 from .codec import Decoded
+from .current import current_run, run_here
 from .durations import seconds
 from .errors import CodecError, FingerprintError, IntegrityError, NotRecorded, StoreError, UsageError, warn
 from .fingerprint import Fingerprint, Identity, Part
@@ -63,6 +64,7 @@ class Asked(NamedTuple):
     """One call of a step: what was passed, bound to the parameters, and the node it is."""
 
     run: Run
+    shelf: Shelf
     node: Node
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -142,11 +144,11 @@ class Definition:
         parts, code = self.parts(asked)  # now: the function may change its arguments
         if why is None:
             why = yield Blocking(self.reason, asked)
-        settled = (yield Blocking(intents.begin, run.shelf, node)) if self.once else None
-        here = runs.entered(run), _inside.set((*_inside.get(), node))
+        settled = (yield Blocking(intents.begin, asked.shelf, node)) if self.once else None
+        here = current.enter(run if run.id else current_run()), _inside.set((*_inside.get(), node))
         try:
             scene = Scene(self.moment(asked, parts))
-            started = time.perf_counter()
+            begun, started = run.begin(node), time.perf_counter()
             try:
                 value = (yield Call(self.function, asked.args, asked.kwargs)) if settled is None else settled.load()
             except BaseException as error:
@@ -155,9 +157,11 @@ class Definition:
                     took = time.perf_counter() - started
                     yield Blocking(functools.partial(self._failed, asked, error, reason=why, seconds=took))
                 raise
+            finally:
+                run.end(begun)
         finally:
             _inside.reset(here[1])
-            runs.left(here[0])
+            current.leave(here[0])
         took = time.perf_counter() - started
         try:
             effects = scene.effects()
@@ -170,7 +174,7 @@ class Definition:
 
     def _failed(self, asked: Asked, error: Exception, *, reason: str, seconds: float) -> None:
         if self.once:
-            intents.withdraw(asked.run.shelf, asked.node)
+            intents.withdraw(asked.shelf, asked.node)
         asked.run.record_failure(asked.node, error, reason=reason, seconds=seconds)
 
     # -- its pieces
@@ -191,7 +195,8 @@ class Definition:
             ordinals = run.ordinals(self.name, self.identity.arguments(bound, None, args, kwargs))
             ordinal = ordinals.take() if take else ordinals.peek()
         arguments = self.identity.arguments(bound, ordinal, args, kwargs)
-        return Asked(run, run.node(self.name, arguments, code, shared=self.share), args, kwargs, bound, ordinal)
+        shelf = run.shared if self.share else run.shelf
+        return Asked(run, shelf, shelf.node(self.name, arguments, code), args, kwargs, bound, ordinal)
 
     def give_back(self, asked: Asked) -> None:
         """The call failed: the next identical one is the same node."""
@@ -226,7 +231,7 @@ class Definition:
         if run.wants_fresh(node):
             return None, "ONCEMORE_REFRESH"
         try:
-            entry, why = run.shelf.find(node, run.state.digest)
+            entry, why = asked.shelf.find(node, run.state.digest)
         except StoreError as error:
             if run.strict and isinstance(error, IntegrityError):
                 raise
@@ -277,7 +282,7 @@ class Definition:
 
     def reason(self, asked: Asked) -> str:
         """Why the node runs though nothing is wrong with a checkpoint of it: something it depends on changed, or it is new."""
-        return reason(asked.run.shelf, asked.node, *self.parts(asked)) if asked.run.resumed else NEW
+        return reason(asked.shelf, asked.node, *self.parts(asked)) if asked.run.resumed else NEW
 
     def kept(
         self,
@@ -303,7 +308,7 @@ class Definition:
 
     def home(self, reference: Reference | None = None) -> Run | None:
         """The run that a call belongs to: the current one, the one it came from, or for a shared step the default store's."""
-        run = runs.run_here()
+        run = run_here()
         if reference is not None and (run is None or run.pid != os.getpid()):  # a run that a fork left here is not ours
             run = runs.join(reference)
         elif run is None and self.share:

@@ -81,23 +81,38 @@ class RunInterrupted(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepCompleted(Event):
-    """A step ran to its end and its checkpoint was written in the same transaction."""
+class StepEvent(Event):
+    """About one node of a step. `fingerprint` is the node's identity: the digests of its arguments and of its code."""
 
     step: str
     node: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepStarted(StepEvent):
+    """A step has begun. Written only for steps that take a while: a short one's start is in its end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCompleted(StepEvent):
+    """A step ran to its end and its checkpoint was written in the same transaction.
+
+    `entry` is the checkpoint's key in the store, `snapshot` that of the run's state after it.
+    """
+
     reason: str
     seconds: float
     raw_bytes: int
     stored_bytes: int
+    entry: str
+    snapshot: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepFailed(Event):
+class StepFailed(StepEvent):
     """A step raised; it runs again next time."""
 
-    step: str
-    node: str
     reason: str
     seconds: float
     error: str
@@ -105,11 +120,9 @@ class StepFailed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepNotKept(Event):
+class StepNotKept(StepEvent):
     """A step ran to its end, and its result could not be kept."""
 
-    step: str
-    node: str
     reason: str
     seconds: float
 
@@ -129,3 +142,63 @@ class SnapshotSaved(Event):
 
     loop: str
     seen: int
+    entry: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSaved(Event):
+    """The script kept the run's state under a name. `state` is the digest of the state, `snapshot` the key of what is kept."""
+
+    name: str
+    next_node: str | None
+    metadata: dict[str, Any]
+    snapshot: str
+    state: str
+    pinned: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointPinned(Event):
+    """A checkpoint is (`pinned`) or is no longer kept by the policy `pinned`."""
+
+    checkpoint: int
+    pinned: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointsPruned(Event):
+    """These checkpoints, named by the numbers of their events, were removed by a retention policy."""
+
+    checkpoints: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolledBack(Event):
+    """What came after event `to` does not count any more."""
+
+    to: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RollbackUndone(Event):
+    """The last rollback was taken back: what it had put aside counts again, what came since does not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forked(Event):
+    """This run began as a copy of `parent` up to its event `at`."""
+
+    parent: str
+    at: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRenamed(Event):
+    """The run has another id now."""
+
+    before: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunImported(Event):
+    """The run came out of an archive."""

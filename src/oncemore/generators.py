@@ -7,7 +7,6 @@ kept in chunks, written together with the checkpoint in one transaction; a gener
 from __future__ import annotations
 
 import functools
-import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any
@@ -160,7 +159,7 @@ def _replay(step: Definition, asked: Asked, entry: Decoded, moment: Moment) -> I
     asked.run.count_reuse(asked.node, entry)
     depend(asked.run.state, entry.meta.get("reads", ()))
     for number in range(entry.meta["chunks"]):
-        chunk = yield Blocking(asked.run.shelf.chunk, entry, number)
+        chunk = yield Blocking(asked.shelf.chunk, entry, number)
         for pickled in chunk.load():
             moment.roots.forget("state")
             item, effects = codec.loads(pickled, chunk.meta.get("main", ""), moment.roots.find)
@@ -181,7 +180,7 @@ def look(step: Definition, asked: Asked, entry: Decoded) -> ItemPath:
     """The kept items for one who only looks: nothing is restored, nothing counts as reused."""
     moment = step.meet(asked, entry)
     for number in range(entry.meta["chunks"]):
-        chunk = yield Blocking(asked.run.shelf.chunk, entry, number)
+        chunk = yield Blocking(asked.shelf.chunk, entry, number)
         for pickled in chunk.load():
             try:
                 yield Item(codec.loads(pickled, chunk.meta.get("main", ""), moment.roots.find)[0])
@@ -194,7 +193,7 @@ def _intact(step: Definition, asked: Asked, entry: Decoded) -> Moment | None:
     """The call, if all chunks are there, before the first item is handed out: a replay must not break off midway."""
     try:
         for number in range(entry.meta["chunks"]):
-            asked.run.shelf.chunk(entry, number)
+            asked.shelf.chunk(entry, number)
         moment = step.meet(asked, entry)
         entry.load(lambda name: moment.roots.find(name) if name[0] == "argument" else None)  # the state is not there yet
     except (StoreError, CodecError) as error:
@@ -220,7 +219,7 @@ class _Recording:
         self._entered: Callable[[], None]
         self._items: list[bytes] = []
         self._size = 0
-        self._token = secrets.token_hex(8)
+        self._keys = asked.shelf.new_items()
         self._chunks: list[codec.Encoded] = []
         self._started = time.perf_counter()
 
@@ -245,7 +244,7 @@ class _Recording:
 
     def _pack(self) -> None:
         number = len(self._chunks)
-        self._chunks.append(self._asked.run.shelf.encode_chunk(self._token, number, self._items))
+        self._chunks.append(self._asked.shelf.encode_chunk(self._keys, number, self._items))
         self._items, self._size = [], 0
 
     def finish(self, value: object) -> Callable[[], None]:
@@ -259,7 +258,7 @@ class _Recording:
         if self._items:
             self._pack()
         kept = self._step.kept(self._asked, value, effects, self._moment, self._parts, self._code)
-        kept.chunks, kept.items = self._chunks, self._token
+        kept.chunks, kept.items = self._chunks, self._keys
         return functools.partial(run.record, node, kept, reason=self._why, seconds=took)
 
     def fail(self, error: BaseException) -> Callable[[], None]:

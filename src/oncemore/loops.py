@@ -10,7 +10,6 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Union
-from urllib.parse import quote
 
 from .durations import Duration, seconds
 from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
@@ -182,7 +181,8 @@ class _Snapshots:
 
     def __init__(self, run: Run, name: str, around: tuple[str, ...], items: str | None) -> None:
         self._run, self._name, self._items = run, name, items
-        self._key = f"{run.shelf.home}$/{quote('/'.join((*around, name)), safe='')}"
+        self._path = "/".join((*around, name))
+        self._key = run.shelf.loop_key(self._path)
         if run.loops.get(self._key, run) is None:
             raise UsageError(f"a loop {name!r} has been completed in this scope already; each loop needs a name of its own")
         if self._key not in run.loops:
@@ -196,7 +196,7 @@ class _Snapshots:
         """Put everything back to the last snapshot: how many items it had seen, and whether those were all."""
         run, roots, name = self._run, self._roots, self._name
         try:
-            entry = run.shelf.read(self._key)
+            entry = run.shelf.find_loop(self._path)
             if entry is None:
                 return 0, False
             if entry.meta["items"] != self._items:
@@ -227,7 +227,7 @@ class _Snapshots:
         value = (run.state.values_by_key(), contents, Generators().before(None), run.calls)
         meta = {"items": self._items, "seen": seen, "done": done, "roots": roots.listed}
         try:
-            run.shelf.put(self._key, value, meta, [SnapshotSaved(loop=self._name, seen=seen)], roots.changeable)
+            run.shelf.put(self._key, value, meta, [SnapshotSaved(loop=self._name, seen=seen, entry=self._key)], roots.changeable)
         except (CodecError, StoreError) as error:
             warn(f"loop {self._name}: the snapshot after {seen} items was not kept: {error}")
         self._end(done)

@@ -7,17 +7,19 @@ makes a fresh value from them.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from blake3 import blake3
 
 from .codec import Decoded, Encoded, Naming, encode, seal, unseal
-from .errors import IntegrityError, OncemoreError, warn
+from .errors import IntegrityError, OncemoreError
 from .events import Event
 from .fingerprint import Part
+from .records import read_log, signed
 from .secret import secret
 from .stores import Bytes, Store
 
@@ -29,17 +31,20 @@ _PATIENCE = 2  # so many single reads before the rest is read in bulk
 class Node:
     """One call of a step: the step's name, and the digests of its arguments and of its code."""
 
-    __slots__ = ("_home", "arguments", "code", "key", "step")
+    __slots__ = ("arguments", "code", "key", "owner", "step")
 
-    def __init__(self, home: str, step: str, arguments: str, code: str) -> None:
-        self.step, self.arguments, self.code = step, arguments, code
-        self._home = home
+    def __init__(self, home: str, owner: str, step: str, arguments: str, code: str) -> None:
+        self.step, self.arguments, self.code, self.owner = step, arguments, code, owner
         self.key = f"{home}{quote(step, safe='')}/{arguments}.{code}"
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.arguments}.{self.code}"
 
     @property
     def idempotency_key(self) -> str:
         """The same for all attempts at this node, also after its code was mended; another for every other node."""
-        return blake3(f"{self._home}{quote(self.step, safe='')}/{self.arguments}".encode()).hexdigest(length=16)
+        return blake3(f"{self.owner}/{quote(self.step, safe='')}/{self.arguments}".encode()).hexdigest(length=16)
 
     @property
     def id(self) -> str:
@@ -61,24 +66,39 @@ class Kept:
     reads: Mapping[str, str] = field(default_factory=dict[str, str])
     name: Naming | None = None
     chunks: list[Encoded] | None = None
-    items: str = ""
+    items: str = ""  # the beginning of the chunks' keys
+    snapshot: Encoded | None = None  # the run's state after the step, unless it is kept already
     once: bool = False
 
 
-def _variant(node: Node, reads: Mapping[str, str]) -> str:
-    return f"{node.key}@{blake3(json.dumps(reads, sort_keys=True).encode()).hexdigest(length=16)}"
+def _variant(key: str, reads: Mapping[str, str]) -> str:
+    return f"{key}@{blake3(json.dumps(reads, sort_keys=True).encode()).hexdigest(length=16)}"
+
+
+class Older(NamedTuple):
+    """An earlier stretch of the run's history: where its entries stand, and which of them still count."""
+
+    home: str
+    entries: frozenset[str]
 
 
 class Shelf:
-    """The entries of one run (`log` names its event log), or those shared between runs (no log)."""
+    """The entries of one run (`log` names its event log), or those shared between runs (no log).
 
-    def __init__(self, store: Store, home: str, log: str | None) -> None:
-        self.store, self.home = store, home
+    `owner` is the run's own mark, the same after a rollback, when `home` is a new one and what counts of the past is `older`.
+    """
+
+    def __init__(self, store: Store, owner: str, home: str, log: str | None, older: Sequence[Older] = ()) -> None:
+        self.store, self.owner, self.home = store, owner, home
         self._log = log
+        self._older = older
         self._secret = secret()
         self._near: dict[str, bytes | Decoded] = {}
         self._reads = 0
         self._known_code: set[str] = set()
+
+    def node(self, step: str, arguments: str, code: str) -> Node:
+        return Node(self.home, self.owner, step, arguments, code)
 
     def find(self, node: Node, state: Callable[[str], str]) -> tuple[Decoded | None, str | None]:
         """The node's entry, or None and the reason if that is known. `state` gives the digest of a state key now.
@@ -86,14 +106,31 @@ class Shelf:
         The checkpoint of a step that read state is kept under what it read; the node's own key then only says which
         keys those were, so that going back to an earlier state finds the earlier checkpoint again.
         """
-        entry = self.read(node.key)
-        if entry is None or "readings" not in entry.meta:
-            return entry, None
-        for names in entry.meta["readings"]:
-            found = self.read(_variant(node, {name: state(name) for name in names}))
-            if found is not None:
-                return found, None
-        return None, "; ".join(f"state[{n!r}] changed" for n, was in entry.meta["reads"].items() if state(n) != was)
+        why = None
+        for key, counts in self._places(node.key):
+            entry = self.read(key)
+            if entry is None:
+                continue
+            if entry.meta.get("forgotten"):
+                return None, None
+            if "readings" not in entry.meta:
+                if counts(key):
+                    return entry, None
+                continue
+            for names in entry.meta["readings"]:
+                variant = _variant(key, {name: state(name) for name in names})
+                found = self.read(variant) if counts(variant) else None
+                if found is not None:
+                    return found, None
+            changed = [name for name, was in entry.meta["reads"].items() if state(name) != was]
+            why = why or "; ".join(f"state[{name!r}] changed" for name in changed) or None
+        return None, why
+
+    def _places(self, key: str) -> Iterator[tuple[str, Callable[[str], bool]]]:
+        """Where an entry of the run may stand, the newest place first, and what tells whether it counts there."""
+        yield key, lambda key: True
+        for older in reversed(self._older):
+            yield older.home + key[len(self.home) :], older.entries.__contains__
 
     def read(self, key: str) -> Decoded | None:
         """An entry, its signature verified, or None. IntegrityError if what is there cannot be trusted."""
@@ -128,7 +165,7 @@ class Shelf:
         meta = dict(kept.meta)
         if kept.chunks is not None:
             meta["items"], meta["chunks"] = kept.items, len(kept.chunks)
-        key = _variant(node, kept.reads) if kept.reads else node.key
+        key = _variant(node.key, kept.reads) if kept.reads else node.key
         return encode(kept.value, meta, key=key, secret=self._secret, name=kept.name)
 
     def write(self, node: Node, entry: Encoded, kept: Kept, event: Event) -> None:
@@ -136,8 +173,8 @@ class Shelf:
         put = {entry.key: entry.frames}
         if kept.reads:
             put[node.key] = self._pointer(node, kept)
-        for number, chunk in enumerate(kept.chunks or ()):
-            put[self._chunk_key(kept.items, number)] = chunk.frames
+        for extra in (*(kept.chunks or ()), *([kept.snapshot] if kept.snapshot else ())):
+            put[extra.key] = extra.frames
         if node.code not in self._known_code:
             manifest = f"code/{node.code}"
             facts = {name: [p.digest, p.where, p.shown, p.source] for name, p in kept.code.items()}
@@ -165,27 +202,29 @@ class Shelf:
             return None  # it is about to be replaced or removed
 
     def forget(self, node: Node) -> bool:
-        """Remove the node's checkpoint; whether there was one."""
-        known = self.store.get(node.key) is not None
+        """Remove the node's checkpoint; whether there was one. What belongs to an older stretch is only covered up."""
+        known = any(self.store.get(key) is not None for key, _ in self._places(node.key))
         entries = [node.key, *(key for key, _ in self.store.scan(f"{node.key}@", most=0))]
         keys = [*entries, *(chunk for key in entries for chunk in self._chunks_of(key))]
-        self.store.commit(delete=keys)
+        cover = encode(None, {"forgotten": True}, key=node.key, secret=self._secret)
+        self.store.commit(delete=keys, put={node.key: cover.frames} if self._older else {})
         for key in keys:
             self._near.pop(key, None)
         return known
 
     # -- the items of generators, kept in chunks
 
-    def _chunk_key(self, items: str, number: int) -> str:
-        return f"{self.home}#/{items}/{number:08x}"
+    def new_items(self) -> str:
+        """The beginning of the keys of one generator's chunks."""
+        return f"{self.home}#/{secrets.token_hex(8)}/"
 
     def encode_chunk(self, items: str, number: int, pickled: list[bytes]) -> Encoded:
         """Some items of a generator, each pickled already."""
-        return encode(pickled, {}, key=self._chunk_key(items, number), secret=self._secret)
+        return encode(pickled, {}, key=f"{items}{number:08x}", secret=self._secret)
 
     def chunk(self, entry: Decoded, number: int) -> Decoded:
         """One chunk of the items that belong to an entry."""
-        key = self._chunk_key(entry.meta["items"], number)
+        key = f"{entry.meta['items']}{number:08x}"
         found = self.read(key)
         if found is None:
             raise IntegrityError(f"entry {key} is gone")
@@ -195,18 +234,37 @@ class Shelf:
         entry = self._trusted(key)
         if entry is None or "items" not in entry.meta:
             return []
-        return [self._chunk_key(entry.meta["items"], number) for number in range(entry.meta["chunks"])]
+        return [f"{entry.meta['items']}{number:08x}" for number in range(entry.meta["chunks"])]
 
     # -- intents and snapshots
 
     def intent_key(self, idempotency_key: str) -> str:
-        return f"{self.home}!/{idempotency_key}"
+        return f"node/{self.owner}/!/{idempotency_key}"
+
+    def loop_key(self, name: str) -> str:
+        return f"{self.home}$/{quote(name, safe='')}"
+
+    def find_loop(self, name: str) -> Decoded | None:
+        """The last snapshot of a loop that counts."""
+        for key, counts in self._places(self.loop_key(name)):
+            entry = self.read(key) if counts(key) else None
+            if entry is not None:
+                return entry
+        return None
+
+    def encode_snapshot(self, content: str, value: object) -> Encoded:
+        """The run's state and generators, under the digest of their content."""
+        return encode(value, {}, key=f"{self.home}=/{content}", secret=self._secret)
 
     def intents(self) -> Iterator[tuple[str, Decoded]]:
         """What steps with effect="once" have begun and not completed."""
         for key, data in self.store.scan(self.intent_key("")):
             if data is not None:
                 yield key, Decoded(data, key=key, secret=self._secret)
+
+    def write_snapshot(self, entry: Encoded | None, event: Event) -> None:
+        """The event that names a snapshot, and the snapshot itself unless it is kept already."""
+        self.store.commit(put={entry.key: entry.frames} if entry else {}, append=self._appended([event]))
 
     def put(
         self,
@@ -230,8 +288,7 @@ class Shelf:
     def _appended(self, events: Sequence[Event]) -> dict[str, list[bytes]]:
         if self._log is None or not events:
             return {}
-        log = self._log
-        return {log: [b"".join(seal([event.to_json()], log, self._secret)) for event in events]}
+        return {self._log: [signed(self._log, event) for event in events]}
 
     def append(self, events: Sequence[Event]) -> None:
         """Write events that belong to no checkpoint."""
@@ -240,27 +297,23 @@ class Shelf:
 
     def events(self, since: int = 0) -> Iterator[Event]:
         """The run's events in order, those after number `since`."""
-        if self._log is None:
-            return
-        for key, data in self.store.scan(self._log, after=f"{self._log}{since:016x}"):
-            try:
-                body = unseal(data or b"", self._log, self._secret)
-            except IntegrityError as error:
-                warn(f"event {key} is left out: {error}")
-                continue
-            yield Event.from_json(bytes(body), int(key[len(self._log) :], 16))
+        return iter(()) if self._log is None else read_log(self.store, self._log, since)
 
     def others(self, node: Node, limit: int = 16) -> Iterator[tuple[Node, dict[str, Any]]]:
         """Other checkpoints of the node's step with their metadata: first those of the same arguments."""
-        step = f"{self.home}{quote(node.step, safe='')}/"
-        for prefix in (f"{step}{node.arguments}.", step):
-            for key, data in self.store.scan(prefix, limit=limit, most=_SMALL):
-                arguments, _, code = key[len(step) :].partition(".")
-                if data is not None and key != node.key and "@" not in code:
+        name = quote(node.step, safe="")
+        for home in (self.home, *(older.home for older in reversed(self._older))):
+            step = f"{home}{name}/"
+            for prefix in (f"{step}{node.arguments}.", step):
+                for key, data in self.store.scan(prefix, limit=limit, most=_SMALL):
+                    arguments, _, code = key[len(step) :].partition(".")
+                    if data is None or key == node.key or "@" in code:
+                        continue
                     try:
-                        yield Node(self.home, node.step, arguments, code), Decoded(data, key=key, secret=self._secret).meta
+                        meta = Decoded(data, key=key, secret=self._secret).meta
                     except IntegrityError:
                         continue  # it will be told when it is asked for
+                    yield Node(home, self.owner, node.step, arguments, code), meta
 
     def code_parts(self, code: str) -> dict[str, Part]:
         """What the code behind a digest consisted of; empty if that is not known any more."""

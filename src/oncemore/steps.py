@@ -25,7 +25,8 @@ from .durations import Duration
 from .errors import UsageError
 from .fingerprint import Fingerprint, Key
 from .modules import find_module
-from .runs import Reference, _current, _open, run_here
+from .current import current_run, opened, run_here
+from .runs import Reference
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -83,7 +84,7 @@ class _Verbs(_Attributes[P, R]):
     def forget(self, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Remove the checkpoint of this call; whether there was one."""
         _, asked = self._asked(args, kwargs)
-        return asked.run.shelf.forget(asked.node)
+        return asked.shelf.forget(asked.node)
 
     def refresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run this call again whatever is kept, and keep the new result."""
@@ -113,7 +114,7 @@ class Step(_Verbs[P, R], _FunctionWrapper):
     __class__ = property(lambda self: Step)  # so that pickling by value does not take us for the plain function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if _current.get(None) is None and not _open and not self._self_share and self._self_reference is None:
+        if not opened and current_run() is None and not self._self_share and self._self_reference is None:
             result: R = self._self_definition.function(*args, **kwargs)
             return result
         result = self._self_call(args, kwargs)

@@ -50,7 +50,7 @@ VALUES: dict[str, Any] = {
         "list": [1, [2]],
         "tuple": (1, (2,)),
         "set": {1, 2},
-        "frozenset": frozenset("ab"),
+        "frozenset": frozenset({1, 2}),
         3: bytearray(b"x"),
     },
     "sharing": shared(),

@@ -226,12 +226,12 @@ def names_of(named: Any) -> tuple[str, str]:
 
 def carried(walk: Walk, function: FunctionType) -> Iterator[bytes]:
     """What a library's function carries for the project: what it wraps, dispatches to, or was made with."""
-    registry = function.__dict__.get("registry")
-    if isinstance(registry, Mapping) and "dispatch" in function.__dict__:  # functools.singledispatch
-        walk.watch.mapping(registry)
-        for kind in sorted(registry, key=lambda kind: f"{kind.__module__}.{kind.__qualname__}"):
+    methods = function.__dict__.get("registry")
+    if isinstance(methods, Mapping) and "dispatch" in function.__dict__:  # functools.singledispatch
+        walk.watch.mapping(methods)
+        for kind in sorted(methods, key=lambda kind: f"{kind.__module__}.{kind.__qualname__}"):
             yield walk.describe(kind)
-            yield walk.describe(registry[kind])
+            yield walk.describe(methods[kind])
         return
     if "__wrapped__" in function.__dict__:
         yield walk.describe(function.__dict__["__wrapped__"])

@@ -1,0 +1,163 @@
+"""Runs in one portable file, and out of it again, into any kind of store.
+
+An archive is a zip file: `manifest.json` lists every entry with its digest and is signed by the exporter's secret in
+`signature`; `entries/N` hold the bytes. On import every entry gets the importer's own signature, which is done only if the
+manifest's signature is the importer's, or the importer says that the archive is to be trusted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from blake3 import blake3
+
+from . import records
+from .codec import seal, unseal
+from .errors import IntegrityError, UsageError
+from .past import fold
+from .records import parse, record_key
+from .reshape import owners
+from .secret import secret
+from .stores import Bytes, Store
+
+FORMAT = "oncemore archive 1"
+_SIGNED_AS = "archive/manifest"
+_BATCH = 1 << 24  # bytes in one transaction
+
+
+def export(store: Store, path: str | os.PathLike[str], runs: Sequence[str]) -> None:
+    """Write the runs with all they need into a file. It replaces what was there only when it is complete."""
+    draft = f"{os.fspath(path)}.part"
+    listing: list[dict[str, Any]] = []
+    with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for key, data in _entries(store, runs):
+            archive.writestr(f"entries/{len(listing)}", bytes(data))
+            listing.append({"key": key, "digest": blake3(data).hexdigest(), "sealed_as": _sealed_as(key)})
+        manifest = json.dumps({"format": FORMAT, "runs": list(runs), "entries": listing}).encode()
+        archive.writestr("manifest.json", manifest)
+        archive.writestr("signature", b"".join(seal([blake3(manifest).digest()], _SIGNED_AS, secret())))
+    os.replace(draft, path)
+
+
+def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
+    """Every entry that the runs need, each once; a run's record after all it refers to."""
+    seen: set[str] = set()
+
+    def each(prefix: str) -> Iterator[tuple[str, Bytes]]:
+        for key, data in store.scan(prefix):
+            if key not in seen and data is not None:
+                seen.add(key)
+                yield key, data
+
+    for run_id in runs:
+        record = records.read(store, run_id)
+        for owner in sorted(owners(record)):
+            yield from each(f"node/{owner}")
+            yield from each(f"event/{owner}/")
+            yield from each(f"need/{owner}/{record.uid}")
+        for checkpoint in fold(store, run_id, record):
+            entry = checkpoint.entry
+            if entry.startswith("shared/"):
+                yield from each(entry)
+            if entry:
+                yield from each(f"code/{entry.rpartition('.')[2].partition('@')[0]}")
+        yield from each_blob(store, run_id, seen)
+        key = record_key(run_id)
+        data = store.get(key)
+        if data is None:
+            raise UsageError(f"there is no run {run_id!r} in {store.url}")
+        record = parse(key, data)
+        record.open = []
+        yield key, b"".join(records.sealed(key, record))
+
+
+def each_blob(store: Store, run_id: str, seen: set[str]) -> Iterator[tuple[str, Bytes]]:
+    """The contents of files that the run's checkpoints refer to."""
+    return iter(())
+
+
+def _sealed_as(key: str) -> str | None:
+    """Under which name an entry is signed: events under that of their log, marks not at all."""
+    if key.startswith("event/"):
+        return key[: key.rindex("/") + 1]
+    return None if key.startswith(("need/", "gone/")) else key
+
+
+def import_(store: Store, path: str | os.PathLike[str], *, trust: bool = False) -> list[str]:
+    """Bring the runs of an archive into a store; their ids. A damaged archive brings nothing. Twice is once."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            manifest = _verified(archive, path, trust)
+            _check_conflicts(store, archive, manifest)
+            _bring(store, archive, manifest)
+    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, NotImplementedError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise IntegrityError(f"the archive {os.fspath(path)} is damaged ({error}); nothing was imported") from error
+    runs: list[str] = manifest["runs"]
+    return runs
+
+
+def _verified(archive: zipfile.ZipFile, path: Any, trust: bool) -> dict[str, Any]:
+    """The manifest, after every byte of the archive has been checked against it."""
+    text = archive.read("manifest.json")
+    manifest: dict[str, Any] = json.loads(text)
+    if manifest["format"] != FORMAT:
+        raise UsageError(f"{os.fspath(path)} is a {manifest['format']!r}; this oncemore reads {FORMAT!r}")
+    try:
+        signed = bytes(unseal(archive.read("signature"), _SIGNED_AS, secret())) == blake3(text).digest()
+    except IntegrityError:
+        signed = False
+    if not signed and not trust:
+        raise UsageError(
+            f"{os.fspath(path)} was not signed with your secret. Its values are pickles, which can run any code when "
+            f"loaded: import it only if you trust who made it, with trust=True"
+        )
+    for number, entry in enumerate(manifest["entries"]):
+        if blake3(archive.read(f"entries/{number}")).hexdigest() != entry["digest"]:
+            raise ValueError(f"entry {entry['key']} is altered")
+    return manifest
+
+
+def _body(data: bytes, entry: dict[str, Any]) -> list[Bytes]:
+    """An entry under our own signature. What it was signed with is not checked: the manifest vouches for it."""
+    if entry["sealed_as"] is None:
+        return [data]
+    return seal([memoryview(data)[37:]], entry["sealed_as"], secret())
+
+
+def _check_conflicts(store: Store, archive: zipfile.ZipFile, manifest: dict[str, Any]) -> None:
+    for number, entry in enumerate(manifest["entries"]):
+        key, present = entry["key"], None
+        if key.startswith("run/"):
+            present = store.get(key)
+        if present is not None:
+            ours = parse(key, present)
+            theirs = json.loads(bytes(memoryview(archive.read(f"entries/{number}"))[37:]))
+            if ours.uid != theirs["uid"]:
+                raise UsageError(f"there is another run {records.run_id_of(key)!r} in {store.url}: rename or delete it first")
+
+
+def _bring(store: Store, archive: zipfile.ZipFile, manifest: dict[str, Any]) -> None:
+    """Entries first, in batches, records last: killed midway, no half run is seen, and importing again completes it."""
+    last: dict[str, Sequence[Bytes]] = {}
+    batch: dict[str, Sequence[Bytes]] = {}
+    size = 0
+    for number, entry in enumerate(manifest["entries"]):
+        data = archive.read(f"entries/{number}")
+        if entry["key"].startswith("run/"):
+            if store.get(entry["key"]) is None:
+                last[entry["key"]] = _body(data, entry)
+            continue
+        if next((True for key, _ in store.scan(entry["key"], limit=1, most=0) if key == entry["key"]), False):
+            continue
+        batch[entry["key"]] = _body(data, entry)
+        size += len(data)
+        if size > _BATCH:
+            store.commit(put=batch)
+            batch, size = {}, 0
+    store.commit(put={**batch, **last})

@@ -1,0 +1,118 @@
+"""Runs as JSON: for people and other languages. What JSON cannot hold exactly is left out and said so."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import records
+from .codec import Decoded, encode
+from .errors import CodecError, IntegrityError, NotRecorded, StoreError, UsageError
+from .events import Event, RunImported, StepCompleted
+from .past import Checkpoint, fold
+from .records import Record, record_key, sealed, signed
+from .secret import secret
+from .stores import Bytes, Store
+
+FORMAT = "oncemore json 1"
+
+
+def export_json(store: Store, path: str | os.PathLike[str], runs: Sequence[str]) -> None:
+    """Write the runs. The file replaces what was there only when it is complete."""
+    text = json.dumps({"format": FORMAT, "runs": [_run(store, run_id) for run_id in runs]}, indent=1)
+    draft = f"{os.fspath(path)}.part"
+    with open(draft, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(draft, path)
+
+
+def _run(store: Store, run_id: str) -> dict[str, Any]:
+    record = records.read(store, run_id)
+    return {
+        "id": run_id,
+        "uid": record.uid,
+        "workflow": record.workflow,
+        "created": record.created,
+        "attempts": record.attempts,
+        "ending": record.ending,
+        "parent": record.parent,
+        "events": [{"seq": e.seq, **json.loads(e.to_json())} for e in records.read_log(store, record.log)],
+        "checkpoints": [_checkpoint(store, c) for c in fold(store, run_id, record)],
+    }
+
+
+def _checkpoint(store: Store, checkpoint: Checkpoint) -> dict[str, Any]:
+    facts = checkpoint.as_dict() | {"entry": checkpoint.entry, "snapshot": checkpoint.snapshot}
+    for name, load in (("result", checkpoint.result), ("state", checkpoint.state)):
+        if name == "result" and not checkpoint.entry:
+            continue
+        try:
+            value = load()
+        except (NotRecorded, StoreError, CodecError):
+            continue
+        if exact(value):
+            facts[name] = value
+    return facts
+
+
+def exact(value: Any) -> bool:
+    """Whether JSON gives the same value back, types and all."""
+    if type(value) is dict:
+        return all(type(key) is str and exact(child) for key, child in value.items())
+    if type(value) is list:
+        return all(map(exact, value))
+    return type(value) in (str, int, bool, type(None)) or (type(value) is float and value - value == 0)
+
+
+def import_json(store: Store, path: str | os.PathLike[str]) -> list[str]:
+    """Bring the runs in. Results and states that the file holds count again; importing twice changes nothing."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            content: dict[str, Any] = json.load(file)
+        if content["format"] != FORMAT:
+            raise UsageError(f"{os.fspath(path)} is a {content['format']!r}; this oncemore reads {FORMAT!r}")
+        planned = [(run["id"], *_planned(run)) for run in content["runs"]]
+    except UsageError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        raise IntegrityError(f"{os.fspath(path)} is damaged ({error!r}); nothing was imported") from error
+    for run_id, record, put, log in planned:
+        present = store.get(record_key(run_id))
+        if present is None:
+            put[record_key(run_id)] = sealed(record_key(run_id), record)
+            store.commit(put=put, append={record.log: log}, expect={record_key(run_id): None})
+        elif records.parse(record_key(run_id), present).uid != record.uid:
+            raise UsageError(f"there is another run {run_id!r} in {store.url}: rename or delete it first")
+    return [run_id for run_id, *_ in planned]
+
+
+def _planned(run: Mapping[str, Any]) -> tuple[Record, dict[str, Sequence[Bytes]], list[bytes]]:
+    """What importing one run writes."""
+    record = Record.new(run["workflow"])
+    old = run["uid"]
+    record = Record(
+        old,
+        run["workflow"],
+        created=run["created"],
+        ending=run["ending"],
+        attempts=run["attempts"],
+        generations=[records.Generation(f"node/{old}/", f"event/{old}/")],
+    )
+    put: dict[str, Sequence[Bytes]] = {}
+    for checkpoint in run["checkpoints"]:
+        if "result" in checkpoint and checkpoint["entry"].startswith(f"node/{old}"):
+            put[checkpoint["entry"]] = _entry(checkpoint["entry"], checkpoint["result"], checkpoint)
+        if "state" in checkpoint and checkpoint["snapshot"]:
+            put[checkpoint["snapshot"]] = _entry(checkpoint["snapshot"], {"state": checkpoint["state"], "generators": {}}, {})
+    log = []
+    for fact in sorted(run["events"], key=lambda fact: fact["seq"]):
+        event = Event.from_json(json.dumps({k: v for k, v in fact.items() if k != "seq"}).encode(), 0)
+        log.append(signed(record.log, event))
+    return record, put, [*log, signed(record.log, RunImported())]
+
+
+def _entry(key: str, value: Any, facts: Mapping[str, Any]) -> list[Bytes]:
+    meta = {name: facts[name] for name in ("step",) if name in facts}
+    return encode(value, {**meta, "time": 0, "seconds": 0, "arguments": {}}, key=key, secret=secret()).frames

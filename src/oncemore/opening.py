@@ -1,0 +1,95 @@
+"""Opening a run: its record is found or made, and shows who has it open."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from . import records
+from .errors import IntegrityError, StoreError, warn
+from .events import Event, RunResumed, RunStarted
+from .records import Record, record_key, sealed, signed
+from .stores import Bytes, Hold
+
+if TYPE_CHECKING:
+    from .runs import Run
+
+
+@dataclass
+class Opened:
+    """A run's record as it was found or made, and the mark that shows in it that this scope has the run open."""
+
+    record: Record
+    resumed: bool
+    mark: str = ""
+    hold: Hold | None = None
+
+    def close(self) -> None:
+        if self.hold is not None:
+            self.hold.release()
+
+
+def open_run(run: Run, *, announce: bool) -> Opened:
+    """Find or make the run in its store. `announce` is off for workers that take part in another's scope."""
+    mark = secrets.token_hex(4) if announce else ""
+    try:
+        while True:
+            opened = _found(run, mark) or _made(run, mark)
+            if opened is not None:
+                return opened
+    except StoreError as error:
+        if isinstance(error, IntegrityError):
+            raise
+        warn(f"run {run.id}: nothing will be kept: {error}")
+        data = run.store.get(record_key(run.id))
+        if data is not None:  # the store can be read but not written
+            return Opened(records.parse(record_key(run.id), data), resumed=True)
+        return Opened(Record.new(run.workflow), resumed=False)
+
+
+def _found(run: Run, mark: str) -> Opened | None:
+    data = None
+    try:
+        data = run.store.get(record_key(run.id))
+        if data is None:
+            return None
+        record = records.parse(record_key(run.id), data)
+    except IntegrityError as error:
+        if run.strict:
+            raise
+        _set_aside(run, data, error)
+        return None
+    if not mark:
+        return Opened(record, resumed=True)
+    hold = records.enter(run.store, record, mark)
+
+    def resume(record: Record) -> list[Event]:
+        record.attempts += 1
+        record.ending = ""
+        record.open = [*(other for other in record.open if records.alive(run.store, record, other)), mark]
+        return [RunResumed()]
+
+    return Opened(records.change(run.store, run.id, resume), True, mark, hold)
+
+
+def _made(run: Run, mark: str) -> Opened | None:
+    """A new record; None if another process was quicker: its record counts."""
+    record = Record.new(run.workflow)
+    record.attempts, record.open = 1, [mark] if mark else []
+    hold = records.enter(run.store, record, mark) if mark else None
+    key, begun = record_key(run.id), signed(record.log, RunStarted(workflow=run.workflow))
+    made = run.store.commit(put={key: sealed(key, record)}, append={record.log: [begun]}, expect={key: None})
+    return Opened(record, False, mark, hold) if made else None
+
+
+def _set_aside(run: Run, data: Bytes | None, error: IntegrityError) -> None:
+    """A damaged record does not count, and is not lost."""
+    key = record_key(run.id)
+    aside = f"damaged/{key}/{secrets.token_hex(4)}"
+    if data is None:  # not even the store can read it
+        warn(f"run {run.id} starts anew, its record is removed: {error}")
+        run.store.commit(delete=[key])
+    else:
+        warn(f"run {run.id} starts anew, its record is set aside as {aside}: {error}")
+        run.store.commit(put={aside: [data]}, delete=[key], expect={key: data})

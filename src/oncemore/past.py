@@ -1,0 +1,355 @@
+"""Views of a run's past, folded from its events: its checkpoints and its summary."""
+
+from __future__ import annotations
+
+import html
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from typing import Any, NamedTuple, Union, overload
+
+from . import events, records
+from .codec import Decoded
+from .errors import CodecError, NotRecorded, StoreError, UsageError, warn
+from .events import Event
+from .records import Generation, Record, read_log
+from .secret import secret
+from .stores import Store
+
+When = Union[float, datetime]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is kept of a completed node, or of the run under a name.
+
+    `id` is `run:n`, n being the number of its event; `index` counts the run's checkpoints from 0. The state snapshot and
+    the result are loaded when asked for.
+    """
+
+    id: str
+    index: int
+    run: str
+    workflow: str | None
+    name: str | None
+    step: str | None
+    node: str | None
+    next_node: str | None
+    time: datetime
+    metadata: Mapping[str, Any]
+    pinned: bool
+    stored_bytes: int
+    entry: str
+    snapshot: str
+    log: str
+    number: int
+    _store: Store = field(repr=False, compare=False)
+
+    def state(self) -> dict[str, Any]:
+        """The run's state as it was then, a fresh copy."""
+        state: dict[str, Any] = self.surroundings()["state"]
+        return state
+
+    def surroundings(self) -> dict[str, Any]:
+        """State and random generators as they were then."""
+        return {"state": {}, "generators": {}} if not self.snapshot else self._load(self.snapshot)
+
+    def result(self) -> Any:
+        """What the step returned; NotRecorded for a checkpoint that is no step's, or whose value is gone."""
+        if not self.entry:
+            raise NotRecorded(f"checkpoint {self.id} was made by name: it has a state, no result")
+        return self._load(self.entry)
+
+    def _load(self, key: str) -> Any:
+        data = self._store.get(key)
+        if data is None:
+            raise NotRecorded(f"checkpoint {self.id}: {key} was removed")
+        entry = Decoded(data, key=key, secret=secret())
+        loaded = entry.load(CallersOwn._make)
+        return loaded[0] if entry.meta.get("effects") else loaded
+
+    def as_dict(self) -> dict[str, Any]:
+        """What is known of it, for JSON."""
+        hidden = ("_store", "entry", "snapshot", "log", "number")
+        facts = {name: value for name, value in vars(self).items() if name not in hidden}
+        return {**facts, "time": self.time.isoformat(), "metadata": dict(self.metadata)}
+
+
+class CallersOwn(NamedTuple):
+    """Stands in a result for an object that is the caller's own: the step returned (part of) its argument."""
+
+    kind: str
+    name: str
+    place: int
+
+
+class Checkpoints(Sequence[Checkpoint]):
+    """A run's checkpoints that count, oldest first."""
+
+    def __init__(self, checkpoints: Iterable[Checkpoint]) -> None:
+        self._all = list(checkpoints)
+
+    @overload
+    def __getitem__(self, index: int) -> Checkpoint: ...
+    @overload
+    def __getitem__(self, index: slice) -> Checkpoints: ...
+    def __getitem__(self, index: int | slice) -> Checkpoint | Checkpoints:
+        return Checkpoints(self._all[index]) if isinstance(index, slice) else self._all[index]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Checkpoint]:
+        return iter(self._all)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} checkpoints{f', the last is {self._all[-1].id}' if self._all else ''}>"
+
+    @property
+    def first(self) -> Checkpoint | None:
+        return self._all[0] if self._all else None
+
+    def latest(self, name: str | None = None) -> Checkpoint | None:
+        """The newest, or the newest of a name, node or step."""
+        return next((c for c in reversed(self._all) if name is None or name in (c.name, c.node, c.step)), None)
+
+    def get(self, id: str) -> Checkpoint | None:
+        """The one with that id (`run:n`)."""
+        return next((c for c in self._all if c.id == id), None)
+
+    def named(self, name: str) -> list[Checkpoint]:
+        """Those of a name, newest first."""
+        return [c for c in reversed(self._all) if c.name == name]
+
+    def of(self, node: str) -> list[Checkpoint]:
+        """Those of a node or step, oldest first."""
+        return [c for c in self._all if node in (c.node, c.step)]
+
+    def since(self, time: When) -> Checkpoints:
+        """Those not older than `time`."""
+        return Checkpoints(c for c in self._all if c.time >= _aware(time))
+
+    def between(self, start: When, end: When) -> Checkpoints:
+        """Those from `start` to `end`, both included."""
+        return Checkpoints(c for c in self._all if _aware(start) <= c.time <= _aware(end))
+
+    def find(self, which: str) -> Checkpoint:
+        """The newest that `which` may mean: an id, a name, a node or a step. UsageError if there is none."""
+        found = self.get(which) or self.latest(which)
+        if found is None:
+            known = ", ".join(sorted({str(c.name or c.step) for c in self._all})) or "none"
+            raise UsageError(f"no checkpoint is called {which!r}; there are: {known}")
+        return found
+
+
+def _aware(time: When) -> datetime:
+    if isinstance(time, datetime):
+        return time if time.tzinfo else time.astimezone()
+    return datetime.fromtimestamp(time, timezone.utc)
+
+
+def fold(store: Store, run_id: str, record: Record) -> Checkpoints:
+    """The checkpoints of a run that count, its forebears' included, from their events."""
+    found: list[Checkpoint] = []
+    for log in dict.fromkeys(g.log for g in record.generations):
+        owner = run_id if log == record.log or record.parent is None else record.parent[0]
+        mine = [g for g in record.generations if g.log == log]
+        found.extend(_fold_log(store, owner, record.workflow, log, mine))
+    ordered = ({**vars(c), "index": i} for i, c in enumerate(found))
+    return Checkpoints(Checkpoint(**facts) for facts in ordered)
+
+
+def _fold_log(
+    store: Store, run_id: str, workflow: str | None, log: str, generations: Sequence[Generation]
+) -> Iterator[Checkpoint]:
+    facts = list(read_log(store, log))
+    pinned = {e.checkpoint: e.pinned for e in facts if isinstance(e, events.CheckpointPinned)}
+    pruned = {n for e in facts if isinstance(e, events.CheckpointsPruned) for n in e.checkpoints}
+    newest = {e.entry: e.seq for e in facts if isinstance(e, events.StepCompleted)}
+    for event in facts:
+        if not isinstance(event, (events.StepCompleted, events.CheckpointSaved)) or event.seq in pruned:
+            continue
+        step = event if isinstance(event, events.StepCompleted) else None
+        name = event if isinstance(event, events.CheckpointSaved) else None
+        entry = step.entry if step else ""
+        if step and newest[entry] != event.seq:
+            continue  # the node ran again and its checkpoint was replaced
+        if not any(g.counts(event.seq, entry or event.snapshot) for g in generations) and not entry.startswith("shared/"):
+            continue
+        yield Checkpoint(
+            id=f"{run_id}:{event.seq}",
+            index=0,
+            run=run_id,
+            workflow=workflow,
+            name=name.name if name else None,
+            step=step.step if step else None,
+            node=step.node if step else None,
+            next_node=name.next_node if name else None,
+            time=datetime.fromtimestamp(event.time, timezone.utc),
+            metadata=name.metadata if name else {},
+            pinned=pinned.get(event.seq, bool(name and name.pinned)),
+            stored_bytes=step.stored_bytes if step else 0,
+            entry=entry,
+            snapshot=event.snapshot,
+            log=log,
+            number=event.seq,
+            _store=store,
+        )
+
+
+def usable(checkpoints: Checkpoints, which: str | None) -> tuple[Checkpoint, dict[str, Any]]:
+    """The checkpoint meant (the newest with a snapshot, if none is) and what it kept; damaged ones give way to those before."""
+    wanted = [checkpoints.find(which)] if which is not None else []
+    candidates = wanted or [c for c in reversed(checkpoints) if c.snapshot]
+    if which is not None and wanted[0].name is not None:
+        candidates = checkpoints.named(wanted[0].name) if which == wanted[0].name else wanted
+    for candidate in candidates:
+        try:
+            return candidate, candidate.surroundings()
+        except (StoreError, CodecError, NotRecorded) as error:
+            warn(f"checkpoint {candidate.id} cannot be used, the one before serves: {error}")
+    raise UsageError("there is no checkpoint to restore" + (f" called {which!r}" if which else ""))
+
+
+class StepSummary(NamedTuple):
+    """What one step did in a run, all its scopes together."""
+
+    step: str
+    ran: int = 0
+    reused: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    seconds_saved: float = 0.0
+    raw_bytes: int = 0
+    stored_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run at a glance, all its scopes together."""
+
+    run: str
+    status: str
+    attempts: int
+    first: datetime | None
+    last: datetime | None
+    steps: tuple[StepSummary, ...]
+    names: Mapping[str, int]
+
+    @property
+    def total(self) -> StepSummary:
+        columns = list(zip(*(step[1:] for step in self.steps)))
+        return StepSummary("total", *(sum(column) for column in columns)) if columns else StepSummary("total")
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the first event to the last."""
+        return (self.last - self.first).total_seconds() if self.first and self.last else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        facts = asdict(self)
+        facts.update(
+            first=self.first and self.first.isoformat(),
+            last=self.last and self.last.isoformat(),
+            duration=self.duration,
+            steps=[step._asdict() for step in self.steps],
+            total=self.total._asdict(),
+        )
+        return facts
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = [("step", "ran", "reused", "failed", "spent", "saved", "bytes", "stored")]
+        for step in (*self.steps, self.total):
+            spent = (f"{step.seconds:.1f} s", f"{step.seconds_saved:.1f} s", f"{step.raw_bytes:,}", f"{step.stored_bytes:,}")
+            rows.append((step.step, str(step.ran), str(step.reused), str(step.failed), *spent))
+        return rows
+
+    def __str__(self) -> str:
+        rows = self._rows()
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines = [f"run {self.run}: {self.status}, attempt {self.attempts}"]
+        for first, *others in rows:
+            cells = (cell.rjust(width) for cell, width in zip(others, widths[1:]))
+            lines.append("  ".join((first.ljust(widths[0]), *cells)).rstrip())
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head, *rows = self._rows()
+
+        def line(cells: Sequence[str], tag: str) -> str:
+            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+        caption = f"<caption>run {html.escape(self.run)}: {self.status}</caption>"
+        return f"<table>{caption}{line(head, 'th')}{''.join(line(row, 'td') for row in rows)}</table>"
+
+
+def summarize(run_id: str, status: str, attempts: int, facts: Iterable[Event], also: Iterable[Event] = ()) -> Summary:
+    """Fold events into a summary. `also` are events that are not written yet."""
+    steps: dict[str, StepSummary] = {}
+    names: dict[str, int] = {}
+    times: list[float] = []
+
+    def add(step: str, **more: float) -> None:
+        known = steps.setdefault(step, StepSummary(step))
+        steps[step] = known._replace(**{name: getattr(known, name) + value for name, value in more.items()})
+
+    for event in (*facts, *also):
+        times.append(event.time)
+        if isinstance(event, events.StepCompleted):
+            add(event.step, ran=1, seconds=event.seconds, raw_bytes=event.raw_bytes, stored_bytes=event.stored_bytes)
+        elif isinstance(event, events.StepReused):
+            add(event.step, reused=event.times, seconds_saved=event.seconds_saved)
+        elif isinstance(event, events.StepFailed):
+            add(event.step, failed=1, seconds=event.seconds)
+        elif isinstance(event, events.StepNotKept):
+            add(event.step, ran=1, seconds=event.seconds)
+        elif isinstance(event, events.CheckpointSaved):
+            names[event.name] = names.get(event.name, 0) + 1
+    moments = [datetime.fromtimestamp(t, timezone.utc) for t in (times[0], times[-1])] if times else [None, None]
+    return Summary(run_id, status, attempts, *moments, tuple(steps.values()), names)
+
+
+class Past:
+    """What can be read of a run, open in this process or not."""
+
+    id: str
+    store: Store
+
+    def _record(self) -> Record:
+        return records.read(self.store, self.id)
+
+    def events(self, since: int = 0) -> Iterator[Event]:
+        """The run's events in order, those after number `since`; other processes' too."""
+        return read_log(self.store, self._record().log, since)
+
+    def follow(self, since: int = 0, *, interval: float = 0.2) -> Iterator[Event]:
+        """Events as they come, of all processes, until nobody has the run open any more."""
+        log = self._record().log
+        while True:
+            over = self.status != "running"  # before reading: what is written until then is read
+            for event in read_log(self.store, log, since):
+                since = event.seq
+                yield event
+            if over:
+                return
+            time.sleep(interval)
+
+    @property
+    def status(self) -> str:
+        """running, finished, failed, interrupted, or killed."""
+        return records.status(self.store, self._record())
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """The checkpoints that count, oldest first, as they are now."""
+        return fold(self.store, self.id, self._record())
+
+    def summary(self) -> Summary:
+        """What happened in all scopes of the run so far."""
+        record = self._record()
+        return summarize(self.id, records.status(self.store, record), record.attempts, self.events(), self._unwritten())
+
+    def _unwritten(self) -> Iterable[Event]:
+        """Events of the scope that is open here, which are written when it ends."""
+        return ()

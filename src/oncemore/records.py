@@ -1,0 +1,199 @@
+"""A run's record: what its id stands for, and who has it open.
+
+The id leads to the record, the record to where the run's entries stand. So a run is renamed, forked, rolled back or deleted by
+writing one small record, whatever the run holds. All changes go through `change`, which several processes may call at once.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from urllib.parse import quote, unquote
+
+from .codec import seal, unseal
+from .errors import IntegrityError, UsageError, warn
+from .events import Event, SnapshotSaved, StepCompleted
+from .secret import secret
+from .stores import Bytes, Hold, Store
+
+
+@dataclass
+class Generation:
+    """A stretch of a run's history. Entries under `home` count if the event in `log` that tells of them is not after `cut`."""
+
+    home: str
+    log: str
+    cut: int | None = None
+
+    def until(self, cut: int) -> Generation:
+        return Generation(self.home, self.log, cut if self.cut is None else min(cut, self.cut))
+
+    def counts(self, event: int, entry: str) -> bool:
+        """Whether an entry counts that the event of that number tells of."""
+        return entry.startswith(self.home) and (self.cut is None or event <= self.cut)
+
+
+@dataclass
+class Record:
+    """What is known of a run without reading its events. `counted` says up to which event `nodes` and `bytes` are right."""
+
+    uid: str
+    workflow: str | None = None
+    created: float = field(default_factory=time.time)
+    updated: float = field(default_factory=time.time)
+    ending: str = ""  # "finished", "failed", "interrupted"; empty while it never ended
+    attempts: int = 0
+    nodes: int = 0
+    bytes: int = 0
+    counted: int = 0
+    open: list[str] = field(default_factory=list[str])  # scopes that have the run open, or died with it
+    parent: tuple[str, int] | None = None  # the run that it was forked from, and the event up to which
+    state: dict[str, Any] = field(default_factory=dict[str, Any])  # initial values that a fork set
+    generations: list[Generation] = field(default_factory=list[Generation])
+    undo: list[list[Generation]] = field(default_factory=list[list[Generation]])  # what rollbacks replaced
+
+    @property
+    def log(self) -> str:
+        return f"event/{self.uid}/"
+
+    @staticmethod
+    def new(workflow: str | None) -> Record:
+        uid = secrets.token_hex(8)
+        return Record(uid, workflow, generations=[Generation(f"node/{uid}/", f"event/{uid}/")])
+
+    def branch(self, log: str, cut: int) -> None:
+        """From here on, entries are written elsewhere; of those so far only what was there at event `cut` of `log` counts."""
+        last = max(i for i, g in enumerate(self.generations) if g.log == log)
+        self.generations = [g.until(cut) if g.log == log else g for g in self.generations[: last + 1]]
+        self.generations.append(Generation(f"node/{self.uid}.{secrets.token_hex(3)}/", self.log))
+
+
+def record_key(run_id: str) -> str:
+    return f"run/{quote(run_id, safe='')}"
+
+
+def run_id_of(key: str) -> str:
+    return unquote(key.removeprefix("run/"))
+
+
+def parse(key: str, data: Bytes) -> Record:
+    """The record in an entry; IntegrityError if the entry cannot be trusted."""
+    facts: dict[str, Any] = json.loads(bytes(unseal(data, key, secret())))
+    known = {name: facts[name] for name in Record.__dataclass_fields__ if name in facts}
+    known["generations"] = [Generation(**each) for each in known["generations"]]
+    known["undo"] = [[Generation(**each) for each in past] for past in known["undo"]]
+    known["parent"] = tuple(known["parent"]) if known["parent"] else None
+    return Record(**known)
+
+
+def sealed(key: str, record: Record) -> list[Bytes]:
+    return seal([json.dumps(asdict(record), separators=(",", ":")).encode()], key, secret())
+
+
+def read(store: Store, run_id: str) -> Record:
+    """The run's record; UsageError if there is no such run."""
+    key = record_key(run_id)
+    data = store.get(key)
+    if data is None:
+        raise UsageError(f"there is no run {run_id!r} in {store.url}")
+    return parse(key, data)
+
+
+def scan(store: Store) -> Iterator[tuple[str, Record]]:
+    """All runs of a store. A damaged record is passed over; opening that run tells."""
+    for key, data in store.scan("run/"):
+        try:
+            yield run_id_of(key), parse(key, data or b"")
+        except IntegrityError:
+            continue
+
+
+def change(
+    store: Store,
+    run_id: str,
+    edit: Callable[[Record], Sequence[Event]],
+    *,
+    put: Mapping[str, Sequence[Bytes]] = {},
+    delete: Sequence[str] = (),
+) -> Record:
+    """Read the record, let `edit` change it, and write it with the events that `edit` returns, in one transaction."""
+    key = record_key(run_id)
+    while True:
+        data = store.get(key)
+        if data is None:
+            raise UsageError(f"there is no run {run_id!r} in {store.url}")
+        record = parse(key, data)
+        facts = edit(record)
+        record.updated = time.time()
+        append = {record.log: [signed(record.log, fact) for fact in facts]} if facts else {}
+        if store.commit(put={key: sealed(key, record), **put}, append=append, delete=delete, expect={key: data}):
+            return record
+
+
+def signed(log: str, event: Event) -> bytes:
+    """An event as it stands in a log."""
+    return b"".join(seal([event.to_json()], log, secret()))
+
+
+def read_log(store: Store, log: str, since: int = 0) -> Iterator[Event]:
+    """The events of a log in order, those after number `since`."""
+    for key, data in store.scan(log, after=f"{log}{since:016x}"):
+        try:
+            body = unseal(data or b"", log, secret())
+        except IntegrityError as error:
+            warn(f"event {key} is left out: {error}")
+            continue
+        yield Event.from_json(bytes(body), int(key[len(log) :], 16))
+
+
+# -- who has a run open: a lock that the operating system frees when its owner dies
+
+
+def enter(store: Store, record: Record, token: str) -> Hold | None:
+    """Show that this process has the run open."""
+    return store.hold(f"alive/{record.uid}/{token}")
+
+
+def alive(store: Store, record: Record, token: str) -> bool:
+    """Whether the scope with that token is still there."""
+    hold = store.hold(f"alive/{record.uid}/{token}")
+    if hold is not None:
+        hold.release()
+    return hold is None
+
+
+def status(store: Store, record: Record) -> str:
+    """running, finished, failed, interrupted; killed if the run was open and its processes are gone."""
+    if any(alive(store, record, token) for token in record.open):
+        return "running"
+    return "killed" if record.open or not record.ending else record.ending
+
+
+# -- what the events of a run say about its entries
+
+
+def counted(store: Store, generation: Generation) -> set[str]:
+    """The keys of the entries of an earlier stretch that still count."""
+    entries: set[str] = set()
+    for event in read_log(store, generation.log):
+        entry = getattr(event, "entry", "")
+        if not entry.startswith(generation.home):
+            continue
+        if generation.counts(event.seq, entry):
+            entries.add(entry)
+        elif isinstance(event, SnapshotSaved):
+            entries.discard(entry)  # a loop's snapshot stands in one place: a later one has replaced what counted
+    return entries
+
+
+def count(store: Store, record: Record) -> None:
+    """Bring the record's numbers of nodes and bytes up to date."""
+    for event in read_log(store, record.log, record.counted):
+        record.counted = event.seq
+        if isinstance(event, StepCompleted):
+            record.nodes += 1
+            record.bytes += event.stored_bytes

@@ -1,0 +1,58 @@
+"""Calls and checkpoints that a scope makes again: which of the earlier ones each is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+
+from .events import CheckpointSaved
+from .past import Checkpoint, Past
+
+
+class Passed:
+    """The named checkpoints of earlier scopes, each to be found once when this scope comes by again."""
+
+    def __init__(self) -> None:
+        self._ahead: dict[tuple[Any, ...], list[Checkpoint]] | None = None
+
+    def find(self, fact: CheckpointSaved, run: Past) -> Checkpoint | None:
+        if self._ahead is None:
+            self._ahead = {}
+            told = {e.seq: e for e in run.events() if isinstance(e, CheckpointSaved)}
+            for checkpoint in run.checkpoints:
+                if checkpoint.run == run.id and checkpoint.number in told:
+                    self._ahead.setdefault(_sameness(told[checkpoint.number]), []).append(checkpoint)
+        waiting = self._ahead.get(_sameness(fact))
+        return waiting.pop(0) if waiting else None
+
+
+def _sameness(fact: CheckpointSaved) -> tuple[Any, ...]:
+    return fact.name, fact.state, fact.next_node, json.dumps(fact.metadata, sort_keys=True)
+
+
+class Ordinals:
+    """Numbers for identical calls. A failed call gives its number back, so that a retry is the same call."""
+
+    def __init__(self, first: int = 0, free: Iterable[int] = ()) -> None:
+        self._numbers, self._next, self._free = count(first), first, list(free)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # kept with the snapshots of loops
+        return Ordinals, (self._next, list(self._free))
+
+    def peek(self) -> int:
+        return min(self._free, default=self._next)
+
+    def take(self) -> int:
+        # Threads take numbers at once. No lock, which a fork could copy while held: each of these is one operation.
+        try:
+            return heappop(self._free)
+        except IndexError:
+            number = next(self._numbers)
+            self._next = max(self._next, number + 1)
+            return number
+
+    def give_back(self, number: int) -> None:
+        heappush(self._free, number)

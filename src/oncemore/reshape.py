@@ -1,0 +1,118 @@
+"""Reshaping the past of a run: rollback, fork, rename, delete. Each is one change of a record; no value is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from . import records
+from .errors import UsageError
+from .events import Event, Forked, RolledBack, RollbackUndone, RunRenamed
+from .past import Checkpoint, fold
+from .records import Record, read, record_key, sealed, signed
+from .stores import Store
+
+_BATCH = 500  # entries removed in one transaction, so that others need not wait long
+
+
+def rollback(store: Store, run_id: str, *, to: str | None = None, before: str | None = None) -> Record:
+    """What came after `to` (or from `before` on) does not count any more."""
+    if (to is None) == (before is None):
+        raise UsageError("a rollback needs either to= (that stays) or before= (that goes, too)")
+
+    def cut(record: Record) -> list[Event]:
+        target = fold(store, run_id, record).find(to or before or "")
+        number = target.number if to is not None else target.number - 1
+        record.undo.append(list(record.generations))
+        record.branch(target.log, number)
+        return [RolledBack(to=number)]
+
+    return records.change(store, run_id, cut)
+
+
+def undo_rollback(store: Store, run_id: str) -> Record:
+    """Take the last rollback back: what it had put aside counts again, what came since does not."""
+
+    def undo(record: Record) -> list[Event]:
+        if not record.undo:
+            raise UsageError(f"run {run_id} has no rollback to undo")
+        record.generations = record.undo.pop()
+        return [RollbackUndone()]
+
+    return records.change(store, run_id, undo)
+
+
+def fork(store: Store, run_id: str, new_id: str, *, at: str | None = None, state: Mapping[str, Any] | None = None) -> Record:
+    """A new run that begins as `run_id` was at a checkpoint (now, if none is named). The parent is left as it is."""
+    parent = read(store, run_id)
+    target: Checkpoint | None = fold(store, run_id, parent).find(at) if at is not None else None
+    last = max((event.seq for event in records.read_log(store, parent.log)), default=0)
+    log, number = (target.log, target.number) if target else (parent.log, last)
+    child = Record.new(parent.workflow)
+    child.generations = _until(parent, log, number) + child.generations
+    child.parent, child.state = (run_id, number), dict(state or {})
+    key = record_key(new_id)
+    needs = {f"need/{owner}/{child.uid}": [b"1"] for owner in owners(child) if owner != child.uid}
+    begun = signed(child.log, Forked(parent=run_id, at=number))
+    if not store.commit(
+        put={key: sealed(key, child), **needs},
+        append={child.log: [begun]},
+        expect={key: None, record_key(run_id): store.get(record_key(run_id))},
+    ):
+        if store.get(key) is not None:
+            raise UsageError(f"there is a run {new_id!r} already")
+        return fork(store, run_id, new_id, at=at, state=state)  # the parent changed meanwhile
+    return child
+
+
+def _until(parent: Record, log: str, number: int) -> list[records.Generation]:
+    last = max(i for i, g in enumerate(parent.generations) if g.log == log)
+    return [g.until(number) if g.log == log else g for g in parent.generations[: last + 1]]
+
+
+def owners(record: Record) -> set[str]:
+    """The runs whose entries a record refers to, by their marks."""
+    every = [*record.generations, *(g for past in record.undo for g in past)]
+    return {g.log.split("/")[1] for g in every}
+
+
+def rename(store: Store, run_id: str, new_id: str) -> None:
+    """Give a run another id. What it holds stays where it is."""
+    old, new = record_key(run_id), record_key(new_id)
+    while True:
+        data = store.get(old)
+        record = read(store, run_id)
+        if store.get(new) is not None:
+            raise UsageError(f"there is a run {new_id!r} already")
+        fact = signed(record.log, RunRenamed(before=run_id))
+        put, append = {new: sealed(new, record)}, {record.log: [fact]}
+        if store.commit(put=put, append=append, delete=[old], expect={old: data, new: None}):
+            return
+
+
+def delete(store: Store, run_id: str) -> None:
+    """Remove a run. Its id is free at once; what forks of it need stays until they are deleted, too.
+
+    Killed midway, nothing of it counts any more; the next `delete` or `clean` removes the rest.
+    """
+    record = read(store, run_id)
+    if records.status(store, record) == "running":
+        raise UsageError(f"run {run_id} is running; stop it before you delete it")
+    key = record_key(run_id)
+    gone = {f"gone/{record.uid}": [b"1"]}
+    needs = [f"need/{owner}/{record.uid}" for owner in owners(record)]
+    if not store.commit(put=gone, delete=[key, *needs], expect={key: store.get(key)}):
+        return delete(store, run_id)  # it changed meanwhile
+    clean(store)
+
+
+def clean(store: Store) -> None:
+    """Remove what deleted runs left and nobody needs any more."""
+    for mark, _ in list(store.scan("gone/")):
+        uid = mark.partition("/")[2]
+        if next(store.scan(f"need/{uid}/", limit=1), None) is not None:
+            continue
+        for prefix in (f"node/{uid}", f"event/{uid}"):
+            while keys := [key for key, _ in store.scan(prefix, limit=_BATCH, most=0)]:
+                store.commit(delete=keys)
+        store.commit(delete=[mark])

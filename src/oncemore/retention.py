@@ -1,0 +1,179 @@
+"""Which checkpoints to keep. Policies compose: `keep_first() | keep_last(20)` keeps what either keeps, `&` what both keep.
+
+Nothing is ever removed unasked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from . import records
+from .codec import Decoded
+from .durations import Duration, seconds
+from .errors import UsageError
+from .events import CheckpointsPruned
+from .past import Checkpoint, Checkpoints, fold
+from .records import Record
+from .secret import secret
+from .stores import Store
+
+_BATCH = 200
+
+
+class Policy:
+    """Says which of a run's checkpoints, given oldest first, to keep."""
+
+    def __init__(self, name: str, keep: Callable[[Sequence[Checkpoint]], Iterable[Checkpoint]]) -> None:
+        self._name, self._keep = name, keep
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def keeps(self, checkpoints: Sequence[Checkpoint]) -> set[str]:
+        """The ids of those that stay."""
+        return {checkpoint.id for checkpoint in self._keep(checkpoints)}
+
+    def __or__(self, other: Policy) -> Policy:
+        def either(all: Sequence[Checkpoint]) -> Iterable[Checkpoint]:
+            kept = self.keeps(all) | other.keeps(all)
+            return (c for c in all if c.id in kept)
+
+        return Policy(f"{self} | {other}", either)
+
+    def __and__(self, other: Policy) -> Policy:
+        """Both must keep it. A limit on the right counts only what the left side keeps."""
+
+        def both(all: Sequence[Checkpoint]) -> Iterable[Checkpoint]:
+            mine = self.keeps(all)
+            return other._keep([c for c in all if c.id in mine])
+
+        return Policy(f"({self}) & {other}", both)
+
+
+def keep_first(count: int = 1) -> Policy:
+    """The oldest."""
+    return Policy(f"keep_first({count})", lambda all: all[: _positive(count)])
+
+
+def keep_last(count: int = 1) -> Policy:
+    """The newest."""
+    return Policy(f"keep_last({count})", lambda all: all[-_positive(count) :])
+
+
+def keep_latest_of_each_name() -> Policy:
+    """The newest of each name; for nodes without a name, the newest of each step."""
+    return Policy("keep_latest_of_each_name()", lambda all: {c.name or c.step: c for c in all}.values())
+
+
+def keep_newer_than(age: Duration) -> Policy:
+    """Those of the last "30d", "12h"..."""
+    limit = seconds(age)
+    return Policy(f"keep_newer_than({age!r})", lambda all: [c for c in all if time.time() - c.time.timestamp() <= limit])
+
+
+def keep_named() -> Policy:
+    """Those that were made by name."""
+    return Policy("keep_named()", lambda all: [c for c in all if c.name is not None])
+
+
+def at_most(count: int) -> Policy:
+    """No more than so many, the newest."""
+    return Policy(f"at_most({count})", lambda all: all[-_positive(count) :])
+
+
+def at_most_bytes(limit: int) -> Policy:
+    """The newest that fit into so many stored bytes together."""
+
+    def fitting(all: Sequence[Checkpoint]) -> Iterable[Checkpoint]:
+        room = limit
+        for checkpoint in reversed(all):
+            room -= checkpoint.stored_bytes
+            if room < 0:
+                return
+            yield checkpoint
+
+    return Policy(f"at_most_bytes({limit})", fitting)
+
+
+pinned = Policy("pinned", lambda all: [c for c in all if c.pinned])
+
+
+def _positive(count: int) -> int:
+    if count < 1:
+        raise UsageError(f"a policy keeps at least 1 checkpoint, not {count}")
+    return count
+
+
+@runtime_checkable
+class Maintained(Protocol):
+    """A store that can give the space of removed entries back."""
+
+    def maintain(self) -> object: ...
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What a policy removed, or would."""
+
+    checkpoints: tuple[str, ...]
+    bytes: int
+    dry_run: bool
+    skipped: tuple[str, ...] = ()  # runs that are running: they may be about to reuse what would go
+
+
+def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool, own: str | None = None) -> Pruned:
+    """Remove the checkpoints that the policy does not keep, run by run; of running ones only the caller's `own`."""
+    gone: list[Checkpoint] = []
+    skipped: list[str] = []
+    for run_id in runs:
+        record = records.read(store, run_id)
+        if run_id != own and records.status(store, record) == "running":
+            skipped.append(run_id)
+            continue
+        every = fold(store, run_id, record)
+        mine = [c for c in every if c.log == record.log]  # a forebear's are not ours to remove
+        kept = policy.keeps(mine)
+        going = [c for c in mine if c.id not in kept]
+        gone += going
+        if not dry_run:
+            _remove(store, record, every, going)
+    if gone and not dry_run and own is None and isinstance(store, Maintained):
+        store.maintain()  # gives the space back to the file system
+    return Pruned(tuple(c.id for c in gone), sum(c.stored_bytes for c in gone), dry_run, tuple(skipped))
+
+
+def _remove(store: Store, record: Record, every: Checkpoints, going: Sequence[Checkpoint]) -> None:
+    """The event first: killed midway, what is left of a pruned checkpoint does not count and goes with the next prune."""
+    needed = _needed(store, record)
+    for start in range(0, len(going), _BATCH):
+        batch = [c for c in going[start : start + _BATCH] if c.number > needed]
+        if not batch:
+            continue
+        ids = {c.id for c in batch}
+        snapshots = {c.snapshot for c in every if c.id not in ids}
+        keys = [c.entry for c in batch if c.entry and not c.entry.startswith("shared/")]
+        keys += [c.snapshot for c in batch if c.snapshot and c.snapshot not in snapshots]
+        chunks = [key for entry in keys for key in _belonging(store, entry)]
+        fact = CheckpointsPruned(checkpoints=[c.number for c in batch])
+        store.commit(append={record.log: [records.signed(record.log, fact)]}, delete=[*keys, *chunks])
+
+
+def _needed(store: Store, record: Record) -> int:
+    """Up to which event forks of the run need its checkpoints."""
+    users = {key.rpartition("/")[2] for key, _ in store.scan(f"need/{record.uid}/", most=0)}
+    cuts = [0]
+    for _, other in records.scan(store) if users else ():
+        if other.uid in users:
+            cuts += [g.cut or 0 for g in other.generations if g.log == record.log]
+    return max(cuts)
+
+
+def _belonging(store: Store, entry: str) -> list[str]:
+    data = store.get(entry)
+    if data is None:
+        return []
+    items = Decoded(data, key=entry, secret=secret()).meta.get("items")
+    return [key for key, _ in store.scan(items, most=0)] if items else []

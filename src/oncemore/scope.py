@@ -1,0 +1,118 @@
+"""The scope that makes a run current."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import unicodedata
+from collections.abc import Mapping
+from contextvars import Token
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Union
+
+from blake3 import blake3
+
+from . import current
+from .current import current_run
+from .errors import UsageError
+from .retention import Policy, at_most
+from .runs import Run, default_store
+from .stores import Store, open_store
+
+StoreLike = Union[str, "os.PathLike[str]", Store]
+
+
+class checkpoint_scope:
+    """Make a run current: `with checkpoint_scope("churn-nov") as run:`, or `async with`.
+
+    Steps called inside leave checkpoints under this run id and find those of earlier scopes with the same id. Without
+    a run id, one is derived from the script's path and arguments, and printed. `store` is a path, a URL or a `Store`
+    (default: `ONCEMORE_STORE`, else `./.oncemore`). With `strict`, a damaged checkpoint is an `IntegrityError` instead
+    of a warning and another run of its step. `state` gives initial values to `run.state`.
+    `retention` and `max_checkpoints` remove old checkpoints of the run as it goes; without them nothing is ever removed.
+
+    >>> from oncemore import checkpointed, checkpoint_scope
+    >>> @checkpointed
+    ... def double(x: int) -> int:
+    ...     print("computing")
+    ...     return 2 * x
+    >>> with checkpoint_scope("demo", store="memory://doctest"):
+    ...     double(4), double(4)
+    computing
+    (8, 8)
+    """
+
+    def __init__(
+        self,
+        run_id: str | None = None,
+        *,
+        store: StoreLike | None = None,
+        workflow: str | None = None,
+        strict: bool = False,
+        state: Mapping[str, Any] = {},
+        retention: Policy | None = None,
+        max_checkpoints: int | None = None,
+    ) -> None:
+        self._run_id = None if run_id is None else _checked(run_id)
+        if max_checkpoints is not None:
+            limit = at_most(max_checkpoints)
+            retention = limit if retention is None else retention & limit
+        self._store, self._options = store, {"workflow": workflow, "strict": strict, "state": state, "retention": retention}
+        self._entered: list[tuple[Run, Token[Run | None]]] = []
+
+    def _open(self) -> Run:
+        run_id = self._run_id or _derived()
+        store = default_store() if self._store is None else open_store(self._store)
+        return Run(run_id, store, **self._options).open()
+
+    def _enter(self, run: Run) -> Run:
+        current.opened[run] = current_run(), threading.get_ident()
+        self._entered.append((run, current.enter(run)))
+        return run
+
+    def _exit(self) -> Run:
+        # the latest that this thread or task entered: others may be inside the same object
+        mine = [i for i, (run, _) in enumerate(self._entered) if run is current_run()]
+        run, token = self._entered.pop(mine[-1] if mine else -1)
+        current.opened.pop(run, None)
+        current.leave(token)
+        return run
+
+    def __enter__(self) -> Run:
+        return self._enter(self._open())
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._exit().leave(error)
+
+    async def __aenter__(self) -> Run:
+        return self._enter(await asyncio.to_thread(self._open))
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        await asyncio.to_thread(self._exit().leave, error)
+
+
+def _checked(run_id: str) -> str:
+    if not isinstance(run_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"a run id is a string, not {run_id!r}")
+    if not run_id or len(run_id) > 200:
+        raise UsageError(f"a run id has 1 to 200 characters, not {len(run_id)}")
+    if any(unicodedata.category(c) in ("Cc", "Cs") for c in run_id):
+        raise UsageError(f"the run id {run_id!r} has a character that cannot be printed")
+    return run_id
+
+
+def _derived() -> str:
+    """An id from the script's path and arguments, the same for the same command line in the same folder."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    here = os.getcwd()
+    script = os.path.abspath(path) if path else os.path.join(here, "interactive")
+    if Path(script).is_relative_to(here):
+        script = os.path.relpath(script, here)  # so that the project folder can be moved
+    words = [script, *sys.argv[1:]] if path else [script]
+    run_id = f"{Path(script).stem[:60]}-{blake3(json.dumps(words).encode()).hexdigest()[:8]}"
+    print(f"oncemore: run {run_id} (from {' '.join(words)})", file=sys.stderr)
+    return run_id
