@@ -1,6 +1,6 @@
 """A nightly job: files in, a table and a chart's data out, and one message that must go out once.
 
-    python examples/etl.py FOLDER URL      # kill it, delete its files, start it again
+python examples/etl.py FOLDER URL      # kill it, delete its files, start it again
 """
 
 import csv

@@ -1,6 +1,6 @@
 """A training loop that survives being killed: weights, momentum and shuffling go on bit by bit as if nothing had happened.
 
-    python examples/training.py            # kill it, start it again
+python examples/training.py            # kill it, start it again
 """
 
 import sys
@@ -39,7 +39,9 @@ def main() -> None:
         for epoch in run.loop("train", range(EPOCHS), every=5):
             run.state.losses.append(train_epoch(run.state, features, target))
             print(f"epoch {epoch}: loss {run.state.losses[-1]:.6f}", file=sys.stderr, flush=True)
-        print(run.state.weights.tobytes().hex(), len(run.state.losses), run.state.losses[-1].hex(), np.random.rand().hex())
+        print(
+            run.state.weights.tobytes().hex(), len(run.state.losses), run.state.losses[-1].hex(), np.random.rand().hex()
+        )
 
 
 if __name__ == "__main__":

@@ -30,7 +30,9 @@ settings.load_profile("full" if FULL else "short")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--campaign", type=int, metavar="N", help="how many pipelines tests/properties makes up, kills and resumes")
+    parser.addoption(
+        "--campaign", type=int, metavar="N", help="how many pipelines tests/properties makes up, kills and resumes"
+    )
 
 
 @pytest.fixture(autouse=True)

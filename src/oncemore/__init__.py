@@ -1,5 +1,7 @@
 """oncemore: run your script once more; what is done stays done."""
 
+from .calls import idempotency_key
+from .current import current_run
 from .errors import (
     CheckpointWarning,
     CodecError,
@@ -12,8 +14,6 @@ from .errors import (
     UnknownOutcome,
     UsageError,
 )
-from .calls import idempotency_key
-from .current import current_run
 from .fingerprint import Fingerprint, register_identity
 from .history import History, RunRecord, fork
 from .loops import Failure, Results

@@ -139,7 +139,9 @@ def _check_conflicts(store: Store, archive: zipfile.ZipFile, manifest: dict[str,
             ours = parse(key, present)
             theirs = json.loads(bytes(memoryview(archive.read(f"entries/{number}"))[37:]))
             if ours.uid != theirs["uid"]:
-                raise UsageError(f"there is another run {records.run_id_of(key)!r} in {store.url}: rename or delete it first")
+                raise UsageError(
+                    f"there is another run {records.run_id_of(key)!r} in {store.url}: rename or delete it first"
+                )
 
 
 def _bring(store: Store, archive: zipfile.ZipFile, manifest: dict[str, Any]) -> None:

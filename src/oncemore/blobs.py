@@ -13,10 +13,10 @@ import re
 import stat
 import time
 import weakref
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import BinaryIO, Literal, TypedDict
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 from blake3 import blake3
 
@@ -36,7 +36,7 @@ _TICK, _COARSE_TICK = 50_000_000, 2_000_000_000  # ns: two changes further apart
 _damaged: set[tuple[str, str]] = set()  # chunks that this process could not read back: there, but to be written anew
 
 
-class Kept(TypedDict):
+class Kept(NamedTuple):
     """What is known of a file. `chunks` are the digests of its chunks one after another; None if no content is kept.
 
     `settled` says that a later change must show in the time of change: the file was old enough when it was read.
@@ -48,6 +48,17 @@ class Kept(TypedDict):
     settled: bool
     digest: bytes
     chunks: bytes | None
+
+    def __reduce__(self) -> tuple[type[Kept], tuple[Any, ...]]:
+        keeping_now = active.get()
+        if keeping_now is not None:  # whoever cleans up the store can then see in the checkpoint what it needs
+            keeping_now.note(self.entries())
+        return Kept, tuple(self)
+
+    def entries(self) -> list[str]:
+        """The entries that hold the content."""
+        names = self.chunks or b""
+        return [_key(names[at : at + _DIGEST]) for at in range(0, len(names), _DIGEST)]
 
 
 class Blobs:
@@ -71,14 +82,9 @@ class Blobs:
         if not before.st_size == size == after.st_size or before.st_mtime_ns != after.st_mtime_ns:
             raise CodecError(f"{file.name} changed while it was read")
         mtime = after.st_mtime_ns
-        return {
-            "size": after.st_size,
-            "mtime": mtime,
-            "mode": stat.S_IMODE(after.st_mode),
-            "settled": now - mtime > (_TICK if mtime % 1_000_000_000 else _COARSE_TICK),
-            "digest": whole.digest(),
-            "chunks": bytes(names) if content else None,
-        }
+        settled = now - mtime > (_TICK if mtime % 1_000_000_000 else _COARSE_TICK)
+        chunks = bytes(names) if content else None
+        return Kept(after.st_size, mtime, stat.S_IMODE(after.st_mode), settled, whole.digest(), chunks)
 
     def _put(self, block: bytes) -> bytes:
         name = blake3(block).digest()
@@ -105,11 +111,9 @@ class Blobs:
 
     def read(self, kept: Kept) -> Iterator[Bytes]:
         """The content again, chunk by chunk. IntegrityError or CodecError for one that is gone or damaged."""
-        names = kept["chunks"]
-        if names is None:
+        if kept.chunks is None:
             raise CodecError("only the digest of its content was kept")
-        for at in range(0, len(names), _DIGEST):
-            key = _key(names[at : at + _DIGEST])
+        for key in kept.entries():
             try:
                 data = self._store.get(key)
                 if data is None:
@@ -125,12 +129,6 @@ def _key(name: bytes) -> str:
     return f"blob/{name.hex()}"
 
 
-def chunk_keys(kept: Kept) -> list[str]:
-    """The entries that hold the content: what must not be removed while this is referred to."""
-    names = kept["chunks"] or b""
-    return [_key(names[at : at + _DIGEST]) for at in range(0, len(names), _DIGEST)]
-
-
 State = Literal["same", "missing", "changed", "a folder"]
 
 
@@ -140,11 +138,11 @@ def compare(path: str, kept: Kept) -> State:
         now = os.lstat(path)
         if stat.S_ISDIR(now.st_mode):
             return "a folder"
-        if not stat.S_ISREG(now.st_mode) or now.st_size != kept["size"]:
+        if not stat.S_ISREG(now.st_mode) or now.st_size != kept.size:
             return "changed"
-        if kept["settled"] and now.st_mtime_ns == kept["mtime"]:
+        if kept.settled and now.st_mtime_ns == kept.mtime:
             return "same"
-        return "same" if content_digest(path) == kept["digest"] else "changed"
+        return "same" if content_digest(path) == kept.digest else "changed"
     except (FileNotFoundError, NotADirectoryError):
         return "missing"
 
@@ -176,10 +174,10 @@ class Drafts:
         # Nobody else reads it before it has its own mode.
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.writelines(self._blobs.read(kept))
-            if file.tell() != kept["size"]:
-                raise IntegrityError(f"the content kept of {path} has {file.tell()} bytes instead of {kept['size']}")
-        os.chmod(draft, kept["mode"])
-        os.utime(draft, ns=(kept["mtime"], kept["mtime"]))
+            if file.tell() != kept.size:
+                raise IntegrityError(f"the content kept of {path} has {file.tell()} bytes instead of {kept.size}")
+        os.chmod(draft, kept.mode)
+        os.utime(draft, ns=(kept.mtime, kept.mtime))
 
     def add_link(self, path: str, target: str) -> None:
         """Make a symbolic link."""
@@ -254,13 +252,19 @@ def remove(path: str) -> None:
 
 # -- the store of the checkpoint that is being made or read
 
-active: ContextVar[Store | None] = ContextVar("oncemore_blobs", default=None)
+
+class Keeping(NamedTuple):
+    store: Store
+    note: Callable[[list[str]], object]  # is told the keys of all chunks that the checkpoint refers to
+
+
+active: ContextVar[Keeping | None] = ContextVar("oncemore_blobs", default=None)
 
 
 @contextmanager
-def keeping(store: Store) -> Generator[None, None, None]:
+def keeping(store: Store, note: Callable[[list[str]], object] = len) -> Generator[None, None, None]:
     """While a checkpoint is made or read: a `File` inside goes to this store, or comes from it, by content."""
-    token = active.set(store)
+    token = active.set(Keeping(store, note))
     try:
         yield
     finally:
@@ -277,7 +281,7 @@ def keep_now(store: Store, file: BinaryIO) -> Kept:
 
 def source() -> Blobs:
     """Where the files of the checkpoint come from that is being read."""
-    store = active.get()
-    if store is None:
+    now = active.get()
+    if now is None:
         raise CodecError("it holds a file, and there is no store to take it from")
-    return Blobs(store)
+    return Blobs(now.store)

@@ -13,10 +13,10 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from . import current, generators, intents, runs
-from .shelf import Kept, Node, Shelf
 from .codec import Decoded
 from .current import current_run, run_here
 from .durations import seconds
@@ -25,6 +25,7 @@ from .fingerprint import Fingerprint, Identity, Part
 from .flight import Blocking, Path, board, drive, drive_async
 from .reasons import NEW, reason
 from .runs import Reference, Run
+from .shelf import Kept, Node, Shelf
 from .surroundings import Moment, Scene, kinds, restore
 from .surroundings.state import depend
 
@@ -77,7 +78,7 @@ class Found(NamedTuple):
 
     entry: Decoded | None = None
     value: Any = None
-    effects: dict[str, Any] = {}
+    effects: Mapping[str, Any] = MappingProxyType({})
     moment: Any = None
     why: str | None = None
 
@@ -139,11 +140,10 @@ class Definition:
             self.give_back(asked)
             raise
 
-    def _compute(self, asked: Asked, why: str | None) -> Path[Any]:
+    def _compute(self, asked: Asked, told: str | None) -> Path[Any]:
         run, node = asked.run, asked.node
         parts, code = self.parts(asked)  # now: the function may change its arguments
-        if why is None:
-            why = yield Blocking(self.reason, asked)
+        why: str = told or (yield Blocking(self.reason, asked))
         settled = (yield Blocking(intents.begin, asked.shelf, node)) if self.once else None
         here = current.enter(run if run.id else current_run()), _inside.set((*_inside.get(), node))
         try:
@@ -260,7 +260,9 @@ class Definition:
             moment.roots.add("argument", name)  # in the order in which they were named then
         for kind, name, shape in roots:
             if kind in kinds and moment.roots.shape(kind, name) != shape:
-                raise CodecError(f"{kind} `{name}` is made of other objects, or shares them otherwise, than when it was kept")
+                raise CodecError(
+                    f"{kind} `{name}` is made of other objects, or shares them otherwise, than when it was kept"
+                )
         return moment
 
     def inside(self, node: Node) -> Callable[[], None]:
@@ -347,8 +349,6 @@ class Definition:
         bound = self.identity.bind(*args, **kwargs)
         parts = {**self.identity.argument_parts(bound, None, args, kwargs), **self.identity.code_parts()}
         return Fingerprint(self.identity.arguments(bound, None, args, kwargs) + self.identity.code(), parts)
-
-
 
 
 def _name(function: Callable[..., Any]) -> str:

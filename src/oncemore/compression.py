@@ -104,11 +104,11 @@ def _shuffle(data: Bytes, item: int) -> Bytes:
     import numpy as np
 
     table = np.frombuffer(data, np.uint8).reshape(-1, item)
-    return memoryview(np.ascontiguousarray(table.T)).cast("B")
+    return np.ascontiguousarray(table.T).data.cast("B")
 
 
 def _unshuffle(data: Bytes, item: int) -> Bytes:
     import numpy as np
 
     table = np.frombuffer(data, np.uint8).reshape(item, -1)
-    return memoryview(np.ascontiguousarray(table.T)).cast("B")
+    return np.ascontiguousarray(table.T).data.cast("B")

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import records
-from .codec import Decoded, encode
+from .codec import encode
 from .errors import CodecError, IntegrityError, NotRecorded, StoreError, UsageError
-from .events import Event, RunImported, StepCompleted
+from .events import Event, RunImported
 from .past import Checkpoint, fold
 from .records import Record, record_key, sealed, signed
 from .secret import secret
@@ -105,7 +105,9 @@ def _planned(run: Mapping[str, Any]) -> tuple[Record, dict[str, Sequence[Bytes]]
         if "result" in checkpoint and checkpoint["entry"].startswith(f"node/{old}"):
             put[checkpoint["entry"]] = _entry(checkpoint["entry"], checkpoint["result"], checkpoint)
         if "state" in checkpoint and checkpoint["snapshot"]:
-            put[checkpoint["snapshot"]] = _entry(checkpoint["snapshot"], {"state": checkpoint["state"], "generators": {}}, {})
+            put[checkpoint["snapshot"]] = _entry(
+                checkpoint["snapshot"], {"state": checkpoint["state"], "generators": {}}, {}
+            )
     log = []
     for fact in sorted(run["events"], key=lambda fact: fact["seq"]):
         event = Event.from_json(json.dumps({k: v for k, v in fact.items() if k != "seq"}).encode(), 0)

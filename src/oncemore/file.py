@@ -69,18 +69,18 @@ class File:
 
     def __checkpoint_identity__(self) -> object:
         if self._source is not None:
-            return self._source[1]["digest"]
+            return self._source[1].digest
         try:
             return content_digest(self._path)
         except FileNotFoundError:
             return None
 
     def __reduce__(self) -> Any:
-        store = active.get()
-        if store is None:  # no checkpoint: to another process on this machine, the path is the file
+        now = active.get()
+        if now is None:  # no checkpoint: to another process on this machine, the path is the file
             return File, (self._path,)
         with self.open() as file:
-            return _recalled, (self._path, keep_now(store, file))
+            return _recalled, (self._path, keep_now(now.store, file))
 
 
 def _recalled(path: str, kept: Kept) -> File:
@@ -103,12 +103,12 @@ class FileChange:
         self._file, self._done = file, done
 
     def __reduce__(self) -> Any:
-        store = active.get()
-        if store is None:  # a copy in memory, to undo what a failed step did to objects: files stay as it left them
+        now = active.get()
+        if now is None:  # a copy in memory, to undo what a failed step did to objects: files stay as it left them
             return FileChange, (self._file,)
         try:
             with open(self._file, "rb") as file:
-                return _changed, (keep_now(store, file),)
+                return _changed, (keep_now(now.store, file),)
         except FileNotFoundError:
             return _changed, (None,)
 

@@ -120,9 +120,8 @@ def path(
             yield Close(body)
             return (yield from _replay(step, asked, entry, moment))
     try:
-        if not why:
-            why = yield Blocking(step.reason, asked)
-        return (yield from _relay(body, _Recording(step, asked, why)))
+        reason: str = why or (yield Blocking(step.reason, asked))
+        return (yield from _relay(body, _Recording(step, asked, reason)))
     except BaseException:
         step.give_back(asked)
         raise
@@ -195,7 +194,9 @@ def _intact(step: Definition, asked: Asked, entry: Decoded) -> Moment | None:
         for number in range(entry.meta["chunks"]):
             asked.shelf.chunk(entry, number)
         moment = step.meet(asked, entry)
-        entry.load(lambda name: moment.roots.find(name) if name[0] == "argument" else None)  # the state is not there yet
+        entry.load(
+            lambda name: moment.roots.find(name) if name[0] == "argument" else None
+        )  # the state is not there yet
     except (StoreError, CodecError) as error:
         if asked.run.strict and isinstance(error, StoreError):
             raise

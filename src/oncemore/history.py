@@ -74,10 +74,17 @@ class History:
     def _listed(self, run_id: str, record: Record) -> RunRecord:
         if record.open:  # it runs, or was killed: nobody has counted yet
             records.count(self.store, record)
-        times = (datetime.fromtimestamp(t, timezone.utc) for t in (record.created, record.updated))
-        status = records.status(self.store, record)
-        numbers = (record.attempts, record.nodes, record.bytes)
-        return RunRecord(run_id, record.workflow, status, *times, *numbers, record.parent[0] if record.parent else None)
+        return RunRecord(
+            id=run_id,
+            workflow=record.workflow,
+            status=records.status(self.store, record),
+            started=datetime.fromtimestamp(record.created, timezone.utc),
+            updated=datetime.fromtimestamp(record.updated, timezone.utc),
+            attempts=record.attempts,
+            nodes=record.nodes,
+            bytes=record.bytes,
+            parent=record.parent[0] if record.parent else None,
+        )
 
     def run(self, run_id: str) -> PastRun:
         """One run, to read."""
@@ -139,8 +146,6 @@ class History:
         return [run_id for run_id, _ in records.scan(self.store)] if runs is None else list(runs)
 
 
-def fork(
-    run: Past, new_id: str, *, at: str | None = None, state: Mapping[str, Any] | None = None
-) -> PastRun:
+def fork(run: Past, new_id: str, *, at: str | None = None, state: Mapping[str, Any] | None = None) -> PastRun:
     """A new run that begins as `run` was at a checkpoint (now, if none is named); no value is copied."""
     return History(run.store).fork(run.id, new_id, at=at, state=state)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from .shelf import Shelf, Node
 from .codec import Decoded
 from .errors import UnknownOutcome, UsageError
+from .shelf import Node, Shelf
 
 _MISSING = object()
 

@@ -51,7 +51,7 @@ def map_items(
     if on_error not in ("raise", "collect"):
         raise UsageError(f"on_error is 'raise' or 'collect', not {on_error!r}")
     todo = list(items)
-    progress = Progress(run, name or getattr(step, "__name__", "map"), len(todo))
+    progress = Progress(run, name or str(getattr(step, "__name__", "map")), len(todo))
     if inspect.iscoroutinefunction(step):
         return _gather(step, todo, concurrency, on_error, progress)
     return _spread(step, todo, concurrency, on_error, progress)
@@ -184,7 +184,9 @@ class _Snapshots:
         self._path = "/".join((*around, name))
         self._key = run.shelf.loop_key(self._path)
         if run.loops.get(self._key, run) is None:
-            raise UsageError(f"a loop {name!r} has been completed in this scope already; each loop needs a name of its own")
+            raise UsageError(
+                f"a loop {name!r} has been completed in this scope already; each loop needs a name of its own"
+            )
         if self._key not in run.loops:
             run.loops[self._key] = Roots(lambda kind, key: run.state.bare(key))
             for key in run.state.values_by_key():
@@ -227,7 +229,9 @@ class _Snapshots:
         value = (run.state.values_by_key(), contents, Generators().before(None), run.calls)
         meta = {"items": self._items, "seen": seen, "done": done, "roots": roots.listed}
         try:
-            run.shelf.put(self._key, value, meta, [SnapshotSaved(loop=self._name, seen=seen, entry=self._key)], roots.changeable)
+            run.shelf.put(
+                self._key, value, meta, [SnapshotSaved(loop=self._name, seen=seen, entry=self._key)], roots.changeable
+            )
         except (CodecError, StoreError) as error:
             warn(f"loop {self._name}: the snapshot after {seen} items was not kept: {error}")
         self._end(done)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, Union, overload
 
@@ -156,8 +156,7 @@ def fold(store: Store, run_id: str, record: Record) -> Checkpoints:
         owner = run_id if log == record.log or record.parent is None else record.parent[0]
         mine = [g for g in record.generations if g.log == log]
         found.extend(_fold_log(store, owner, record.workflow, log, mine))
-    ordered = ({**vars(c), "index": i} for i, c in enumerate(found))
-    return Checkpoints(Checkpoint(**facts) for facts in ordered)
+    return Checkpoints(replace(checkpoint, index=i) for i, checkpoint in enumerate(found))
 
 
 def _fold_log(
@@ -175,7 +174,9 @@ def _fold_log(
         entry = step.entry if step else ""
         if step and newest[entry] != event.seq:
             continue  # the node ran again and its checkpoint was replaced
-        if not any(g.counts(event.seq, entry or event.snapshot) for g in generations) and not entry.startswith("shared/"):
+        if not any(g.counts(event.seq, entry or event.snapshot) for g in generations) and not entry.startswith(
+            "shared/"
+        ):
             continue
         yield Checkpoint(
             id=f"{run_id}:{event.seq}",
@@ -261,7 +262,12 @@ class Summary:
     def _rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = [("step", "ran", "reused", "failed", "spent", "saved", "bytes", "stored")]
         for step in (*self.steps, self.total):
-            spent = (f"{step.seconds:.1f} s", f"{step.seconds_saved:.1f} s", f"{step.raw_bytes:,}", f"{step.stored_bytes:,}")
+            spent = (
+                f"{step.seconds:.1f} s",
+                f"{step.seconds_saved:.1f} s",
+                f"{step.raw_bytes:,}",
+                f"{step.stored_bytes:,}",
+            )
             rows.append((step.step, str(step.ran), str(step.reused), str(step.failed), *spent))
         return rows
 
@@ -306,8 +312,8 @@ def summarize(run_id: str, status: str, attempts: int, facts: Iterable[Event], a
             add(event.step, ran=1, seconds=event.seconds)
         elif isinstance(event, events.CheckpointSaved):
             names[event.name] = names.get(event.name, 0) + 1
-    moments = [datetime.fromtimestamp(t, timezone.utc) for t in (times[0], times[-1])] if times else [None, None]
-    return Summary(run_id, status, attempts, *moments, tuple(steps.values()), names)
+    first, last = (datetime.fromtimestamp(t, timezone.utc) for t in (times[0], times[-1])) if times else (None, None)
+    return Summary(run_id, status, attempts, first, last, tuple(steps.values()), names)
 
 
 class Past:

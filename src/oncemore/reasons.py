@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .shelf import Shelf, Node
 from .fingerprint import Part
+from .shelf import Node, Shelf
 
 NEW = "new node"
 
 
 def reason(shelf: Shelf, node: Node, arguments: Mapping[str, Part], code: Mapping[str, Part]) -> str:
     """One line that names what changed since the nearest checkpoint of the same step."""
-    nearest, differing = None, len(arguments) + 1
+    nearest, names, differing = None, list[str](), len(arguments) + 1
     for other, meta in shelf.others(node):
         before: dict[str, str] = meta.get("arguments", {})
         changed = [name for name in {**before, **arguments} if _digest(arguments, name) != before.get(name)]
@@ -37,7 +37,9 @@ def _code_changes(before: Mapping[str, Part], now: Mapping[str, Part]) -> list[s
     said += [f"{name} is gone" for name in before if name not in now]
     for name in now:
         if name in before and before[name].digest != now[name].digest:
-            values = f": {before[name].shown} -> {now[name].shown}" if now[name].shown and before[name].shown else " changed"
+            values = (
+                f": {before[name].shown} -> {now[name].shown}" if now[name].shown and before[name].shown else " changed"
+            )
             said.append(_named(name, now[name]) + values)
     return said or ["code changed"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import records
 from .errors import UsageError
-from .events import Event, Forked, RolledBack, RollbackUndone, RunRenamed
+from .events import Event, Forked, RollbackUndone, RolledBack, RunRenamed
 from .past import Checkpoint, fold
 from .records import Record, read, record_key, sealed, signed
 from .stores import Store
@@ -42,7 +42,9 @@ def undo_rollback(store: Store, run_id: str) -> Record:
     return records.change(store, run_id, undo)
 
 
-def fork(store: Store, run_id: str, new_id: str, *, at: str | None = None, state: Mapping[str, Any] | None = None) -> Record:
+def fork(
+    store: Store, run_id: str, new_id: str, *, at: str | None = None, state: Mapping[str, Any] | None = None
+) -> Record:
     """A new run that begins as `run_id` was at a checkpoint (now, if none is named). The parent is left as it is."""
     parent = read(store, run_id)
     target: Checkpoint | None = fold(store, run_id, parent).find(at) if at is not None else None

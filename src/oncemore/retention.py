@@ -71,7 +71,9 @@ def keep_latest_of_each_name() -> Policy:
 def keep_newer_than(age: Duration) -> Policy:
     """Those of the last "30d", "12h"..."""
     limit = seconds(age)
-    return Policy(f"keep_newer_than({age!r})", lambda all: [c for c in all if time.time() - c.time.timestamp() <= limit])
+    return Policy(
+        f"keep_newer_than({age!r})", lambda all: [c for c in all if time.time() - c.time.timestamp() <= limit]
+    )
 
 
 def keep_named() -> Policy:

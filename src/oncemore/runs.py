@@ -38,6 +38,7 @@ logger = logging.getLogger("oncemore")
 
 _PRUNE_EVERY = 32  # checkpoints
 
+
 def default_store() -> Store:
     """The store that `ONCEMORE_STORE` names, or `./.oncemore`."""
     return open_store(os.environ.get("ONCEMORE_STORE") or "./.oncemore")
@@ -182,7 +183,7 @@ class Run(Past):
         return sum(self._saved.values())
 
     @overload
-    def map(
+    def map(  # pyright: ignore[reportOverlappingOverload]
         self,
         step: Callable[[Any], Coroutine[Any, Any, Any]],
         items: Iterable[Any],
@@ -366,7 +367,7 @@ class Run(Past):
         self.emit(events.StepFailed(**_about(node), reason=reason, seconds=seconds, error=said, traceback=trace))
 
 
-def _about(node: Node) -> dict[str, str]:
+def _about(node: Node) -> dict[str, Any]:
     return {"step": node.step, "node": node.id, "fingerprint": node.fingerprint}
 
 

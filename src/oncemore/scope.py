@@ -61,7 +61,8 @@ class checkpoint_scope:
         if max_checkpoints is not None:
             limit = at_most(max_checkpoints)
             retention = limit if retention is None else retention & limit
-        self._store, self._options = store, {"workflow": workflow, "strict": strict, "state": state, "retention": retention}
+        self._store = store
+        self._options: dict[str, Any] = {"workflow": workflow, "strict": strict, "state": state, "retention": retention}
         self._entered: list[tuple[Run, Token[Run | None]]] = []
 
     def _open(self) -> Run:
@@ -91,7 +92,9 @@ class checkpoint_scope:
     async def __aenter__(self) -> Run:
         return self._enter(await asyncio.to_thread(self._open))
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
         await asyncio.to_thread(self._exit().leave, error)
 
 

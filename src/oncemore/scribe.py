@@ -23,7 +23,9 @@ class Scribe:
         self._owner = 0
 
     def begin(self, event: StepStarted) -> None:
-        if self._owner != os.getpid():  # also in a forked child: it has no thread of ours, and our lock may be held there
+        if (
+            self._owner != os.getpid()
+        ):  # also in a forked child: it has no thread of ours, and our lock may be held there
             self._owner, self._begun, self._wake = os.getpid(), {}, threading.Condition()
             threading.Thread(target=self._watch, name="oncemore-scribe", daemon=True).start()
         with self._wake:

@@ -44,7 +44,9 @@ def _read(path: Path) -> bytes:
             f"cannot read or make the key file {path} ({error.strerror}); set ONCEMORE_KEY to a secret of your own"
         ) from error
     if len(material) < 32:
-        raise UsageError(f"the key file {path} is cut short; restore it, or delete it and lose the checkpoints it signed")
+        raise UsageError(
+            f"the key file {path} is cut short; restore it, or delete it and lose the checkpoints it signed"
+        )
     return material
 
 

@@ -21,11 +21,11 @@ from typing import (
 import wrapt
 
 from .calls import Asked, Definition
+from .current import current_run, opened, run_here
 from .durations import Duration
 from .errors import UsageError
 from .fingerprint import Fingerprint, Key
 from .modules import find_module
-from .current import current_run, opened, run_here
 from .runs import Reference
 
 P = ParamSpec("P")
@@ -195,7 +195,9 @@ class _Bare(_Proxy):
     def __reduce_ex__(self, protocol: Any) -> Any:
         function = self.__wrapped__
         if not isinstance(_by_name(function.__module__, function.__qualname__), Step):
-            raise UsageError(f"step {function.__qualname__} can only be pickled by cloudpickle: no module has it by name")
+            raise UsageError(
+                f"step {function.__qualname__} can only be pickled by cloudpickle: no module has it by name"
+            )
         return _load_bare, (function.__module__, function.__qualname__)
 
 

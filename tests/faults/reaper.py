@@ -22,8 +22,9 @@ import traceback
 import warnings
 from pathlib import Path
 
-import oncemore
 import pipeline
+
+import oncemore
 from oncemore.stores.disk import DiskStore
 from oncemore.stores.transaction import Change
 

@@ -331,7 +331,10 @@ def test_with_another_secret_nothing_is_unpickled(store: Store, monkeypatch: pyt
     monkeypatch.setenv("ONCEMORE_KEY", "another secret")
     monkeypatch.setattr("oncemore.codec._Unpickler", refuse)
     monkeypatch.setattr("oncemore.compression.unpack", refuse)
-    with pytest.warns(CheckpointWarning, match="signed with another secret"), checkpoint_scope("damaged", store="store"):
+    with (
+        pytest.warns(CheckpointWarning, match="signed with another secret"),
+        checkpoint_scope("damaged", store="store"),
+    ):
         small(1)
         noise(1)
         list(stream(1))
@@ -378,7 +381,10 @@ def test_a_damaged_event_is_left_out_with_a_warning_and_the_others_are_read(stor
     IN_A_ROW[how](store, str(first[0]))
     everything()
     assert calls == []
-    with checkpoint_scope("damaged", store="store") as run, pytest.warns(CheckpointWarning, match="event .* is left out"):
+    with (
+        checkpoint_scope("damaged", store="store") as run,
+        pytest.warns(CheckpointWarning, match="event .* is left out"),
+    ):
         kinds = [type(event).__name__ for event in run.events()]
     assert "RunStarted" not in kinds
     assert kinds.count("StepCompleted") == 6

@@ -227,6 +227,26 @@ def test_a_missing_store_on_a_read_only_disk_is_a_clear_error(frozen: Path) -> N
         pass
 
 
+def test_what_a_finished_script_kept_is_all_there_on_a_disk_that_is_read_only_since(disk: Path, script: Script) -> None:
+    source = """
+        from oncemore import checkpointed, checkpoint_scope
+
+        @checkpointed
+        def block(n):
+            print("block", n)
+            return n * b"block"
+
+        with checkpoint_scope("finished", store="disk/store"):
+            for n in range(20):
+                block(n)
+    """
+    assert len(script(source).lines) == 20
+    for path in (disk / "store").glob("cache.db-*"):
+        path.unlink()  # as when only the database was copied
+    mount("-o", "remount,ro", str(disk))
+    assert script(source).lines == []
+
+
 LIMITED = """
     import random, resource, sys
     from oncemore import checkpointed, checkpoint_scope

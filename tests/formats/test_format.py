@@ -1,6 +1,7 @@
 """Bytes that format version 1 wrote once and for all. Every later version reads them.
 
-`version1.json` is never written again. A new format gets a file of its own, made by `python -m tests.formats.test_format`.
+`version1.json` is never written again. A new format gets a file of its own, made by
+`python -m tests.formats.test_format`.
 """
 
 from __future__ import annotations
@@ -75,20 +76,21 @@ NAMES = {"argument x": ["the caller's own"]}
 ITEMS = [(0, {}), ("item", {}), ([1, 2], {})]
 
 
+NODE = {"step": "load", "node": "load-00ff", "fingerprint": "00ff"}
+RAN = {**NODE, "reason": "new node", "seconds": 0.5}
 FACTS: dict[str, dict[str, Any]] = {
     "RunStarted": {"workflow": "churn"},
+    "StepStarted": NODE,
+    "StepCompleted": {**RAN, "raw_bytes": 10, "stored_bytes": 7, "entry": "node/0011/load/aa.bb", "snapshot": "cc"},
+    "StepFailed": {**RAN, "error": "ValueError: x", "traceback": "..."},
+    "StepNotKept": {**RAN, "reason": "disk full"},
     "RunFailed": {"error": "ValueError: x"},
-    "StepCompleted": {
-        "step": "load", "node": "n", "reason": "new node", "seconds": 0.5, "raw_bytes": 10, "stored_bytes": 7,
-    },
-    "StepFailed": {
-        "step": "load", "node": "n", "reason": "new node", "seconds": 0.5, "error": "ValueError: x", "traceback": "...",
-    },
-    "StepNotKept": {"step": "load", "node": "n", "reason": "disk full", "seconds": 0.5},
+    "RunResumed": {},
     "StepReused": {"step": "load", "times": 3, "seconds_saved": 1.5},
-    "SnapshotSaved": {"loop": "epochs", "seen": 4},
+    "SnapshotSaved": {"loop": "epochs", "seen": 4, "entry": "node/0011/$/epochs"},
+    "RunInterrupted": {},
     "RunFinished": {},
-}  # fmt: skip
+}
 LOG, RUN = "event/0011/", "run/churn-nov"
 
 
@@ -190,5 +192,6 @@ def test_this_version_writes_what_it_wrote_then(frozen: dict[str, bytes]) -> Non
 
 if __name__ == "__main__":
     os.environ["ONCEMORE_KEY"] = KEY
+    entries = {key: base64.b64encode(data).decode() for key, data in written().items()}
     with open(FROZEN, "x", encoding="ascii") as file:
-        json.dump({key: base64.b64encode(data).decode() for key, data in written().items()}, file, indent=1)
+        json.dump(entries, file, indent=1)

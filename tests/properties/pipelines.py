@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from oncemore import checkpoint_scope, checkpointed, current_run, idempotency_key
+from oncemore import checkpoint_scope, checkpointed, current_run
 from oncemore.events import StepCompleted
 
 Json = Any
@@ -54,10 +54,10 @@ class Attempt:
         self.folder, self.fails = Path(folder), fails
         self.files = self.folder / "files"
 
-    def log(self, number: int) -> None:
-        """This step's body has begun."""
+    def log(self, what: str, number: int) -> None:
+        """The step of that number has begun, or its caller has got its result."""
         with open(self.folder / "log", "a") as file:
-            file.write(f"{os.getpid()} {number} {idempotency_key()}\n")
+            file.write(f"{what} {number}\n")
 
     def may_fail(self, number: int, times: int) -> None:
         """Fail in the first so many attempts. State is rolled back then, so that is what may have been changed before."""
@@ -211,7 +211,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 def body(number: int, ops: list[Json], fate: Json, objects: list[Any]) -> list[Any]:
     attempt.may_fail(number, fate.get("transient", 0))
-    attempt.log(number)
+    attempt.log("began", number)
     out: list[Any] = [number]
     for op in ops:
         do(op, objects, out)
@@ -234,7 +234,7 @@ async def coroutine(number: int, ops: list[Json], fate: Json, *objects: Any) -> 
 @checkpointed(code="version", version="1")
 def generator(number: int, ops: list[Json], fate: Json, *objects: Any) -> Iterator[Any]:
     attempt.may_fail(number, fate.get("transient", 0))
-    attempt.log(number)
+    attempt.log("began", number)
     for op in ops:
         out: list[Any] = []
         do(op, list(objects), out)
@@ -270,19 +270,22 @@ worker = Worker()
 def call(step: Json, objects: list[Any]) -> Any:
     """Call a step with the objects that it uses; whatever always fails is lived with."""
     given = [objects[i % len(objects)] for i in step["uses"]] if objects else []
-    arguments = (step["number"], step["ops"], step["fate"], *given)
     try:
-        if step["kind"] == "coroutine":
-            return asyncio.run(coroutine(*arguments))
-        if step["kind"] == "generator":
-            return [(item, random.random()) for item in generator(*arguments)]
-        if step["kind"] == "method":
-            return worker.method(*arguments)
-        if step["kind"] == "filing":
-            return filing(str(attempt.files), *arguments)
-        return function(*arguments)
+        result = _call(step["kind"], (step["number"], step["ops"], step["fate"], *given))
     except Hopeless as error:
         return str(error)
+    attempt.log("ended", step["number"])
+    return result
+
+
+def _call(kind: str, arguments: tuple[Any, ...]) -> Any:
+    if kind == "coroutine":
+        return asyncio.run(coroutine(*arguments))
+    if kind == "generator":
+        return [(item, random.random()) for item in generator(*arguments)]
+    if kind == "method":
+        return worker.method(*arguments)
+    return filing(str(attempt.files), *arguments) if kind == "filing" else function(*arguments)
 
 
 def run(pipeline: Json, store: str, begun: Callable[[], None]) -> Json:
@@ -304,11 +307,8 @@ def run(pipeline: Json, store: str, begun: Callable[[], None]) -> Json:
                 except Transient:
                     if not part["fate"]["caught"]:
                         raise
-        completed = [event.node for event in scope.events() if isinstance(event, StepCompleted)]
-        lanes = [event.lane.partition("/")[0] for event in scope.events() if isinstance(event, StepCompleted)]
         end = ending(results, objects, dict(scope.state))
-    keys = [blake3(node.rpartition(".")[0].encode()).hexdigest(length=16) for node in completed]
-    return {"end": end, "completed": list(zip(keys, lanes))}
+        return {"end": end, "completed": [event.entry for event in scope.events() if isinstance(event, StepCompleted)]}
 
 
 # -- how it ended
@@ -412,6 +412,9 @@ def serve(request: Json) -> Json:
 
 
 def main() -> None:
+    """The identity of code is found out once, here: what is slow in each child would be the slowness of a first call."""
+    with checkpoint_scope("warm", store="memory://warm"):
+        worker.method.fingerprint(0, [], {}, Thing())
     for line in sys.stdin:
         print(json.dumps(serve(json.loads(line))), flush=True)
 

@@ -41,7 +41,7 @@ def _explode() -> None:
     exploded.append(True)
 
 
-# --- the envelope -------------------------------------------------------------------------------------------------------------
+# --- the envelope ---------------------------------------------------------------------------------------------------
 
 
 def test_an_entry_begins_with_magic_and_version() -> None:
@@ -107,7 +107,7 @@ def test_a_later_format_is_refused_by_its_number() -> None:
         loaded(data)
 
 
-# --- frames -------------------------------------------------------------------------------------------------------------------
+# --- frames ---------------------------------------------------------------------------------------------------------
 
 
 def test_arrays_leave_without_being_copied() -> None:
@@ -148,7 +148,7 @@ def test_the_sizes_before_and_after_are_told() -> None:
     assert entry.stored_bytes == len(b"".join(entry.frames)) < 10_000
 
 
-# --- compression --------------------------------------------------------------------------------------------------------------
+# --- compression ----------------------------------------------------------------------------------------------------
 
 BUFFERS: dict[str, tuple[Any, int]] = {
     "nothing": (b"", compression.RAW),
@@ -207,7 +207,7 @@ def test_threads_compress_at_the_same_time() -> None:
     assert found == dict.fromkeys(range(8), True)
 
 
-# --- what cannot be pickled, or not read back -----------------------------------------------------------------------------------
+# --- what cannot be pickled, or not read back -----------------------------------------------------------------------
 
 
 class Holder:
@@ -266,7 +266,7 @@ def test_a_value_deeper_than_the_recursion_limit_is_told_and_not_fatal() -> None
         deep = deep.pop()
 
 
-# --- names of objects, values inside others ---------------------------------------------------------------------------------------
+# --- names of objects, values inside others -------------------------------------------------------------------------
 
 
 def test_objects_with_a_name_are_kept_as_their_name() -> None:

@@ -261,3 +261,24 @@ def test_a_new_process_has_the_file_again(script: Script) -> None:
     os.unlink("made")
     assert script(source).lines == ["20000000"]
     assert os.path.getsize("made") == 20_000_000
+
+
+def test_a_checkpoint_tells_which_chunks_it_needs() -> None:
+    """So that whoever cleans up or exports the store need not unpickle anything."""
+
+    @checkpointed(outputs=["b"])
+    def both() -> File:
+        write("b", "output")
+        return write("a", "value")
+
+    @checkpointed
+    def each() -> Iterator[File]:
+        yield write("c", "item")
+
+    with scope() as run:
+        both(), list(each())
+        needed = [
+            run.shelf.read(key).meta.get("blobs", []) for key, _ in run.store.scan(run.shelf.home) if "#" not in key
+        ]
+    assert sorted(len(keys) for keys in needed) == [1, 2]
+    assert sorted(key for keys in needed for key in keys) == chunks()

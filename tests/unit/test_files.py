@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 
-from oncemore import CheckpointWarning, OutputMissing, Run, UsageError, checkpoint_scope, checkpointed, open_store
+from oncemore import (
+    CheckpointWarning,
+    OutputMissing,
+    Run,
+    UsageError,
+    checkpoint_scope,
+    checkpointed,
+    current_run,
+    open_store,
+)
 from oncemore.blobs import CHUNK, Blobs, put_back
 from oncemore.events import StepCompleted
 from tests.processes import SRC, Script
@@ -453,12 +462,13 @@ def test_an_output_that_was_not_produced_is_an_error_that_names_it(outputs: Any,
 
 
 def test_what_a_step_without_its_output_did_to_the_state_is_undone() -> None:
+    @checkpointed(outputs=["never"])
+    def make() -> None:
+        run = current_run()
+        assert run is not None
+        run.state["n"] = 1
+
     with scope() as run:
-
-        @checkpointed(outputs=["never"])
-        def make() -> None:
-            run.state["n"] = 1
-
         with pytest.raises(OutputMissing):
             make()
         assert dict(run.state) == {}
@@ -748,7 +758,7 @@ def test_a_damaged_chunk_makes_the_step_run_and_is_mended(how: str) -> None:
     store, (key,) = open_store(STORE), chunks()
     os.unlink("out/model.bin")
     store.commit(**({"delete": [key]} if how == "gone" else {"put": {key: [b"nonsense"]}}))  # type: ignore[arg-type]
-    with pytest.warns(CheckpointWarning, match="step train runs again: a file that it wrote cannot be put back") as told:
+    with pytest.warns(CheckpointWarning, match="train runs again: a file that it wrote cannot be put back") as told:
         run = train_again()
     assert len(told) == 1
     assert ran(run) == {"train": 1}

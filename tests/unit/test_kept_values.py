@@ -54,7 +54,7 @@ def again(function: Callable[..., Any], *args: Any) -> Any:
     return value
 
 
-# --- what comes back ------------------------------------------------------------------------------------------------------
+# --- what comes back ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_frame_comes_back_as_it_was() -> None:
     assert frame["n"].tolist() == [7, 2, 3]
 
 
-# --- sharing, the caller's own objects --------------------------------------------------------------------------------------
+# --- sharing, the caller's own objects ------------------------------------------------------------------------------
 
 
 def test_sharing_inside_a_result_is_kept() -> None:
@@ -262,7 +262,7 @@ def test_two_recalls_share_nothing() -> None:
         assert not np.shares_memory(one[0], two[0])
 
 
-# --- what cannot be kept ------------------------------------------------------------------------------------------------------
+# --- what cannot be kept --------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -320,7 +320,7 @@ def test_an_earlier_checkpoint_stays_when_a_new_result_cannot_be_kept(ran: Ran) 
         assert load(True) == "kept"
 
 
-# --- exceptions are no results ------------------------------------------------------------------------------------------------
+# --- exceptions are no results --------------------------------------------------------------------------------------
 
 
 class Refused(Exception):
@@ -395,7 +395,7 @@ def test_an_interruption_is_not_recorded_as_failure(kind: type[BaseException], r
         assert [type(fact).__name__ for fact in run.events()] == ["RunStarted", "StepCompleted"]
 
 
-# --- what changed since -------------------------------------------------------------------------------------------------------
+# --- what changed since ---------------------------------------------------------------------------------------------
 
 
 def test_a_class_that_was_renamed_since_is_a_miss_with_a_reason(script: Script) -> None:

@@ -148,7 +148,7 @@ def test_a_second_run_has_nothing_left_to_do(kind: Any) -> None:
 
 
 def test_stopped_by_an_exception_it_goes_on_with_the_item_that_failed() -> None:
-    body = lambda run: (stopped_at(3, run, "x", range(10, 16)), run.state["sum"])  # noqa: E731
+    body = lambda run: (stopped_at(3, run, "x", range(10, 16)), run.state["sum"])
     assert scope(body).value == ([10, 11, 12], 33)
     assert scope(body).value == ([12, 13, 14], 10 + 11 + 12 + 13 + 14)
     assert scope(body).value == ([14, 15], sum(range(10, 16)))

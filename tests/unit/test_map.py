@@ -241,7 +241,9 @@ def test_items_changed_in_place_are_changed_again() -> None:
     assert first.value == second.value == [{"id": i, "clean": True} for i in range(3)]
 
 
-@pytest.mark.parametrize(("options", "said"), [({"concurrency": 0}, "concurrency"), ({"on_error": "ignore"}, "'ignore'")])
+@pytest.mark.parametrize(
+    ("options", "said"), [({"concurrency": 0}, "concurrency"), ({"on_error": "ignore"}, "'ignore'")]
+)
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], said: str) -> None:
     with checkpoint_scope("run") as run, pytest.raises(UsageError, match=said):
         run.map(double, [1], **options)
@@ -322,7 +324,9 @@ def on_a_terminal(script: Script, source: str) -> str:
     path = script.write(source)
     ours, theirs = pty.openpty()
     env = {**os.environ, "PYTHONPATH": str(SRC)}
-    process = subprocess.Popen([sys.executable, str(path)], cwd=script.folder, env=env, stderr=theirs, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, str(path)], cwd=script.folder, env=env, stderr=theirs, stdout=subprocess.DEVNULL
+    )
     os.close(theirs)
     shown = b""
     while True:

@@ -81,10 +81,9 @@ def test_a_step_called_in_a_worker_is_not_called_in_the_next_run(pool: str, scri
     _twice(_flat(STEPS) + _flat(POOLS[pool]) + _flat(MAIN), script)
 
 
-@pytest.mark.parametrize("pool", ["spawned processes", "joblib's processes"])
-def test_a_step_of_a_module_is_checkpointed_in_a_worker_as_well(pool: str, script: Script) -> None:
+def test_a_step_of_a_module_is_checkpointed_in_a_worker_as_well(script: Script) -> None:
     script.write(STEPS, "mine.py")
-    _twice("from mine import Model, square\n" + _flat(POOLS[pool]) + _flat(MAIN), script)
+    _twice("from mine import Model, square\n" + _flat(POOLS["spawned processes"]) + _flat(MAIN), script)
 
 
 def _twice(source: str, script: Script) -> None:

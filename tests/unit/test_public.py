@@ -11,9 +11,10 @@ from oncemore import errors
 from tests.processes import Script
 
 NAMES = """
-    CheckpointWarning CodecError Failure Fingerprint FingerprintError IntegrityError NotRecorded OncemoreError Results Run
-    Step Store StoreDamaged StoreError Surrounding UnknownOutcome UsageError checkpoint_scope checkpointed current_run
-    idempotency_key memoized open_store register_identity register_surrounding
+    Checkpoint CheckpointWarning Checkpoints CodecError Failure Fingerprint FingerprintError History
+    IntegrityError NotRecorded OncemoreError Results Run RunRecord Step Store StoreDamaged StoreError Summary
+    Surrounding UnknownOutcome UsageError checkpoint_scope checkpointed current_run fork idempotency_key
+    memoized open_store register_identity register_surrounding
 """.split()
 
 

@@ -52,7 +52,7 @@ def kinds(run_id: str, **options: Any) -> list[str]:
         return [type(fact).__name__ for fact in run.events()][:-1]
 
 
-# --- the run id -----------------------------------------------------------------------------------------------------------
+# --- the run id -----------------------------------------------------------------------------------------------------
 
 DERIVED = """
     from oncemore import checkpointed, checkpoint_scope
@@ -124,7 +124,7 @@ def test_a_run_id_is_text() -> None:
         checkpoint_scope(3)  # type: ignore[arg-type]
 
 
-# --- the store ------------------------------------------------------------------------------------------------------------
+# --- the store ------------------------------------------------------------------------------------------------------
 
 
 def test_the_default_store_is_in_this_folder_and_git_ignores_itself(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_an_unknown_kind_of_store_is_refused_with_the_known_ones() -> None:
         pass
 
 
-# --- nesting, threads, tasks ----------------------------------------------------------------------------------------------
+# --- nesting, threads, tasks ----------------------------------------------------------------------------------------
 
 
 def test_the_current_run_is_the_one_around() -> None:
@@ -361,7 +361,7 @@ def test_processes_can_be_in_one_run_at_the_same_time(script: Script) -> None:
     assert script(source, "2").lines == ["inside"]
 
 
-# --- how it ends ----------------------------------------------------------------------------------------------------------
+# --- how it ends ----------------------------------------------------------------------------------------------------
 
 
 def test_a_run_that_ends_is_recorded_as_finished() -> None:

@@ -90,7 +90,7 @@ class Branch(Shop):
     pass
 
 
-# --- a second run does not repeat what is done ------------------------------------------------------------------------
+# --- a second run does not repeat what is done ----------------------------------------------------------------------
 
 
 def test_a_script_that_is_run_again_skips_what_is_done(script: Script) -> None:
@@ -187,7 +187,7 @@ def test_other_arguments_are_another_call(ran: Ran) -> None:
     assert ran() == ["double"] * 4
 
 
-# --- methods ------------------------------------------------------------------------------------------------------------
+# --- methods --------------------------------------------------------------------------------------------------------
 
 
 def test_the_instance_counts_as_an_argument(ran: Ran) -> None:
@@ -239,7 +239,7 @@ def test_a_method_answers_the_questions_without_its_instance() -> None:
         assert not shop.price.is_done(5)
 
 
-# --- lambdas, partials, closures ----------------------------------------------------------------------------------------
+# --- lambdas, partials, closures ------------------------------------------------------------------------------------
 
 
 def test_partials_of_one_function_with_other_values_are_told_apart() -> None:
@@ -291,7 +291,7 @@ def test_what_is_no_function_is_refused() -> None:
             checkpointed(wrong)  # type: ignore[call-overload]
 
 
-# --- what the function still is -----------------------------------------------------------------------------------------
+# --- what the function still is -------------------------------------------------------------------------------------
 
 
 def test_name_docstring_signature_and_module_are_the_functions_own() -> None:
@@ -394,7 +394,7 @@ def test_taking_the_decorators_out_leaves_a_working_script(script: Script) -> No
     assert script(source.replace("@checkpointed", "")).out == with_steps == "8\n"
 
 
-# --- what can be asked of a step ----------------------------------------------------------------------------------------
+# --- what can be asked of a step ------------------------------------------------------------------------------------
 
 
 def test_is_done_says_whether_the_call_would_be_skipped(ran: Ran) -> None:
@@ -501,7 +501,7 @@ def test_a_step_is_of_a_public_type() -> None:
     assert isinstance(later, Step)
 
 
-# --- what a step does besides returning ---------------------------------------------------------------------------------
+# --- what a step does besides returning -----------------------------------------------------------------------------
 
 
 def test_a_nested_step_is_reused_though_the_outer_one_failed(ran: Ran) -> None:

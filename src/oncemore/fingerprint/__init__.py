@@ -44,7 +44,7 @@ class Identity:
         self._binder = Binder(function)
         self.bind = self._binder.bind
         self.names = self._binder.names
-        by_name: dict[str, Callable[[Any], object]] = {name: file_identity for name in inputs}
+        by_name: dict[str, Callable[[Any], object]] = dict.fromkeys(inputs, file_identity)
         self._whole_key = key if callable(key) else None
         if key is not None and not callable(key):
             by_name.update(key)
@@ -115,4 +115,8 @@ class Identity:
     def code_parts(self) -> dict[str, Part]:
         """Each piece of code's own digest, and the version's."""
         parts = self._code.parts() if self._code else {}
-        return parts if self._version is None else {**parts, "version": Part(digest(self._version).hex(), shown=self._version)}
+        return (
+            parts
+            if self._version is None
+            else {**parts, "version": Part(digest(self._version).hex(), shown=self._version)}
+        )

@@ -28,7 +28,7 @@ def _compile(parameters: list[Parameter]) -> Callable[..., tuple[Any, ...]]:
             q.kind in (Parameter.VAR_POSITIONAL, Parameter.KEYWORD_ONLY) for q in parameters[:i]
         ):
             words.append("*")
-        star = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}.get(p.kind, "")
+        star = "*" if p.kind is Parameter.VAR_POSITIONAL else "**" if p.kind is Parameter.VAR_KEYWORD else ""
         words.append(star + p.name + ("" if p.default is Parameter.empty else "=None"))
         following = parameters[i + 1].kind if i + 1 < len(parameters) else None
         if p.kind is Parameter.POSITIONAL_ONLY and following is not Parameter.POSITIONAL_ONLY:

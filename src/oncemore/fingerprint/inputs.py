@@ -12,7 +12,7 @@ from blake3 import blake3
 def file_identity(path: Any) -> object:
     """What identifies the file, folder, or files at `path`: name and content. A file that is not there is identified as such."""
     if isinstance(path, (str, bytes, os.PathLike)):
-        name = os.fspath(path)
+        name = os.fsdecode(path)
         if os.path.isdir(name):
             return ("folder", name, _folder(name))
         return ("file", name, content_digest(name))
@@ -21,7 +21,7 @@ def file_identity(path: Any) -> object:
     return path
 
 
-def content_digest(path: str | bytes) -> bytes | None:
+def content_digest(path: str) -> bytes | None:
     """BLAKE3 of a file's content, None if there is no such file."""
     try:
         with open(path, "rb") as file:
@@ -33,8 +33,8 @@ def content_digest(path: str | bytes) -> bytes | None:
         return None
 
 
-def _folder(top: str | bytes) -> list[tuple[str | bytes, bytes | None]]:
-    found: list[tuple[str | bytes, bytes | None]] = []
+def _folder(top: str) -> list[tuple[str, bytes | None]]:
+    found: list[tuple[str, bytes | None]] = []
     for folder, _, files in os.walk(top):
         for file in files:
             path = os.path.join(folder, file)

@@ -38,15 +38,15 @@ def describe(value: Any) -> Parts:
     return found(value)
 
 
-def _choose(kind: type, sample: object) -> Describe:
+def _choose(kind: type[Any], sample: object) -> Describe:
     stated = _stated(kind)
     if stated is not None:
         return stated
     if kind in EXACT:
         return EXACT[kind]
-    if kind.__module__ == "typing":
+    if kind.__module__ == "typing" and not issubclass(kind, type):
         return typing_form
-    lineage = [(base, f"{base.__module__}.{base.__qualname__}") for base in kind.__mro__]
+    lineage = [(base, f"{base.__module__}.{base.__qualname__}") for base in kind.__mro__]  # pyright: ignore[reportGeneralTypeIssues]
     for base, name in lineage:
         known = WHOLE.get(name) or _of_library(kind, base)
         if known is not None:

@@ -125,6 +125,7 @@ class _File:
         self.tree = ast.parse(text, path)
         self._lines: list[str] | None = None
         self._compiled: dict[int, dict[str, list[CodeType]]] = {}
+        self._lambdas: dict[int, list[tuple[CodeType, Function]]] = {}
         self._definitions: dict[str, list[Function]] = {}
         for node in definitions(self.tree):
             self._definitions.setdefault(node.name, []).append(node)
@@ -151,6 +152,14 @@ class _File:
         return nodes[0] if len(nodes) == 1 else None
 
     def _find_lambda(self, code: CodeType) -> Function | None:
+        futures = code.co_flags & _FUTURES
+        if futures not in self._lambdas:
+            self._lambdas[futures] = self._compile_lambdas(futures)
+        # Any that does the same will do; the one on the same line is shown.
+        found = [node for each, node in self._lambdas[futures] if same_code(each, code)]
+        return min(found, key=lambda node: abs(node.lineno - code.co_firstlineno), default=None)
+
+    def _compile_lambdas(self, futures: int) -> list[tuple[CodeType, Function]]:
         """Several lambdas may stand on one line, so each is given a line of its own, in a copy of the tree."""
         copy, line = ast.parse(self.text, self.path), 1 + self.text.count(b"\n")
         lambdas: dict[int, Function] = {}
@@ -160,10 +169,8 @@ class _File:
                 marked.lineno = marked.end_lineno = line
                 marked.end_col_offset = marked.col_offset
                 lambdas[line] = node
-        codes = _all_codes(self._compile(copy, code.co_flags & _FUTURES))
-        # Any that does the same will do; the one on the same line is shown.
-        found = [lambdas[each.co_firstlineno] for each in codes if each.co_name == "<lambda>" and same_code(each, code)]
-        return min(found, key=lambda node: abs(node.lineno - code.co_firstlineno), default=None)
+        codes = _all_codes(self._compile(copy, futures))
+        return [(each, lambdas[each.co_firstlineno]) for each in codes if each.co_name == "<lambda>"]
 
     def _compile(self, tree: ast.Module, futures: int) -> CodeType:
         flags = futures | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as in a notebook

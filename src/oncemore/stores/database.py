@@ -7,6 +7,7 @@ reopen by themselves on both sides.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sqlite3
@@ -301,4 +302,11 @@ def _after_fork() -> None:
     opening.release()
 
 
+def _at_exit() -> None:
+    # The last to close writes the journal into the database, so that the file by itself is the whole store.
+    for database in list(_databases):
+        database.close()
+
+
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+atexit.register(_at_exit)

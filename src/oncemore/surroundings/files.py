@@ -98,7 +98,7 @@ class Files(Surrounding):
         return note.effect
 
     def verify(self, moment: Moment, effect: Effect | None) -> str | None:
-        """Make ready what is to be put back; or the reason why the step must run instead. CodecError for a damaged chunk."""
+        """Make ready what is to be put back, or say why the step must run instead. CodecError for a damaged chunk."""
         if not moment.options["outputs"] and effect is None:
             return None
         if effect is None or not moment.options["outputs"] or effect["declared"] != declaration(moment):
@@ -190,12 +190,12 @@ class _Return:
 
     def _file(self, path: str, kept: Kept) -> str | None:
         state = compare(path, kept)
-        if state == "a folder" or (state != "same" and kept["chunks"] is None):
+        if state == "a folder" or (state != "same" and kept.chunks is None):
             return f"is {state}"
         if state != "same":
             self._drafts.add(path, kept)
-        elif stat.S_IMODE(os.stat(path).st_mode) != kept["mode"]:
-            self._modes.append((path, kept["mode"]))
+        elif stat.S_IMODE(os.stat(path).st_mode) != kept.mode:
+            self._modes.append((path, kept.mode))
         return None
 
     def _link(self, path: str, target: str) -> str | None:

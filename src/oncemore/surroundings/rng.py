@@ -24,7 +24,9 @@ class Generators(Surrounding):
     def after(self, moment: Moment, note: dict[str, Any]) -> dict[str, Any] | None:
         now = self.before(moment)
         # a library that was loaded by the step itself counts as changed: its generator is where the step left it
-        return {name: state for name, state in now.items() if name not in note or not _SAME[name](state, note[name])} or None
+        return {
+            name: state for name, state in now.items() if name not in note or not _SAME[name](state, note[name])
+        } or None
 
     def restore(self, moment: Moment | None, effect: dict[str, Any]) -> None:
         for name, state in effect.items():

@@ -171,7 +171,9 @@ class Watch:
             return  # known, or the step's own: what it set itself is nothing it depends on
         self.moment.reads[key] = self._names_before() if key == KEYS else self._digest_before(key)
         if self.moment.reads[key] == UNKNOWN:
-            self._trouble = f"state[{key!r}] is a {type(self.state._values[key]).__name__}, which has no stable identity"
+            self._trouble = (
+                f"state[{key!r}] is a {type(self.state._values[key]).__name__}, which has no stable identity"
+            )
         if key != KEYS:
             self._look(key)
 

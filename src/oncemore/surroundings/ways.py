@@ -11,15 +11,33 @@ from enum import Enum
 from functools import lru_cache
 from pathlib import PurePath
 from types import BuiltinFunctionType, ModuleType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 _ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented)))
 # Types that cannot change, by name: most programs never load them.
 _IMMUTABLE = frozenset(
-    "datetime.datetime datetime.date datetime.time datetime.timedelta datetime.timezone zoneinfo.ZoneInfo re.Pattern "
-    "decimal.Decimal fractions.Fraction uuid.UUID ipaddress.IPv4Address ipaddress.IPv6Address".split()
+    [
+        "datetime.datetime",
+        "datetime.date",
+        "datetime.time",
+        "datetime.timedelta",
+        "datetime.timezone",
+        "zoneinfo.ZoneInfo",
+        "re.Pattern",
+        "decimal.Decimal",
+        "fractions.Fraction",
+        "uuid.UUID",
+        "ipaddress.IPv4Address",
+        "ipaddress.IPv6Address",
+    ]
 )
 _HEAPTYPE = 1 << 9
+
+T = TypeVar("T")
+
+
+def _once_per_type(function: Callable[[type], T]) -> Callable[[type], T]:
+    return lru_cache(maxsize=4096)(function)
 
 
 class Way(NamedTuple):
@@ -32,7 +50,7 @@ class Way(NamedTuple):
     can: Callable[[Any], bool] = lambda obj: True  # whether this very object's content can be kept and put back
 
 
-@lru_cache(maxsize=4096)
+@_once_per_type
 def fixed(kind: type) -> bool:
     """Whether objects of this type never change."""
     if kind in _ATOMS or f"{kind.__module__}.{kind.__qualname__}" in _IMMUTABLE:
@@ -43,7 +61,7 @@ def fixed(kind: type) -> bool:
     return numpy is not None and issubclass(kind, (numpy.generic, numpy.dtype)) and not issubclass(kind, numpy.void)
 
 
-@lru_cache(maxsize=4096)
+@_once_per_type
 def way(kind: type) -> Way | None:
     """How objects of this type are changed in place; None if that is not known."""
     found = _WAYS.get(kind) or _library_way(kind)
@@ -143,7 +161,7 @@ _WAYS: dict[type, Way] = {
 # -- plain objects
 
 
-@lru_cache(maxsize=4096)
+@_once_per_type
 def _slots(kind: type) -> tuple[str, ...]:
     names: set[str] = set()
     for base in kind.__mro__:
@@ -155,7 +173,10 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _attributes(obj: Any) -> dict[str, Any]:
-    return {**getattr(obj, "__dict__", {}), **{name: getattr(obj, name) for name in _slots(type(obj)) if hasattr(obj, name)}}
+    return {
+        **getattr(obj, "__dict__", {}),
+        **{name: getattr(obj, name) for name in _slots(type(obj)) if hasattr(obj, name)},
+    }
 
 
 def _assign_attributes(obj: Any, content: dict[str, Any]) -> None:
@@ -228,7 +249,9 @@ def _library_way(kind: type) -> Way | None:
         if issubclass(kind, numpy.ndarray):
             return _array_way(kind)
         if issubclass(kind, numpy.random.Generator):
-            return Way(_nothing, lambda obj: obj.bit_generator.state, lambda obj, s: setattr(obj.bit_generator, "state", s))
+            return Way(
+                _nothing, lambda obj: obj.bit_generator.state, lambda obj, s: setattr(obj.bit_generator, "state", s)
+            )
         if issubclass(kind, numpy.random.RandomState):
             return Way(_nothing, lambda obj: obj.get_state(legacy=False), lambda obj, content: obj.set_state(content))
     if pandas is not None and issubclass(kind, (pandas.DataFrame, pandas.Series)):
