@@ -9,11 +9,13 @@ from .errors import (
     IntegrityError,
     NotRecorded,
     OncemoreError,
+    OutputMissing,
     StoreDamaged,
     StoreError,
     UnknownOutcome,
     UsageError,
 )
+from .file import File
 from .fingerprint import Fingerprint, register_identity
 from .history import History, RunRecord, fork
 from .loops import Failure, Results
@@ -30,12 +32,14 @@ __all__ = [
     "Checkpoints",
     "CodecError",
     "Failure",
+    "File",
     "Fingerprint",
     "FingerprintError",
     "History",
     "IntegrityError",
     "NotRecorded",
     "OncemoreError",
+    "OutputMissing",
     "Results",
     "Run",
     "RunRecord",

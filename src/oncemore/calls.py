@@ -17,16 +17,18 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from . import current, generators, intents, runs
+from .blobs import keeping
 from .codec import Decoded
 from .current import current_run, run_here
 from .durations import seconds
-from .errors import CodecError, FingerprintError, IntegrityError, NotRecorded, StoreError, UsageError, warn
+from .errors import CodecError, FingerprintError, IntegrityError, NotRecorded, OutputMissing, StoreError, UsageError, warn
 from .fingerprint import Fingerprint, Identity, Part
 from .flight import Blocking, Path, board, drive, drive_async
 from .reasons import NEW, reason
 from .runs import Reference, Run
 from .shelf import Kept, Node, Shelf
-from .surroundings import Moment, Scene, kinds, restore
+from .surroundings import Moment, Scene, kinds, restore, verify
+from .surroundings.patterns import check_outputs
 from .surroundings.state import depend
 
 kinds()  # loaded now: a fork while another thread imports them would leave the child waiting for that thread
@@ -97,6 +99,7 @@ class Definition:
         self.expires = None if options["expires"] is None else seconds(options["expires"])
         taken = {name: options[name] for name in ("version", "ignore", "key", "code", "inputs")}
         self.identity = Identity(function, step=self.name, **taken)
+        check_outputs(options["outputs"], self.identity.names, self.name)
         self._follow: Callable[[Any], Any] = drive
         self._item_by_item = False
         if inspect.iscoroutinefunction(function):  # the outermost: a wrapper may make a plain function of a coroutine's
@@ -151,6 +154,7 @@ class Definition:
             begun, started = run.begin(node), time.perf_counter()
             try:
                 value = (yield Call(self.function, asked.args, asked.kwargs)) if settled is None else settled.load()
+                yield Blocking(scene.returned)
             except BaseException as error:
                 scene.failed()
                 if isinstance(error, Exception):
@@ -165,7 +169,7 @@ class Definition:
         took = time.perf_counter() - started
         try:
             effects = scene.effects()
-        except CodecError as error:
+        except (CodecError, StoreError) as error:
             yield Blocking(functools.partial(run.not_kept, node, str(error), seconds=took))
             return value
         kept = self.kept(asked, value, effects, scene.moment, parts, code)
@@ -173,7 +177,7 @@ class Definition:
         return value
 
     def _failed(self, asked: Asked, error: Exception, *, reason: str, seconds: float) -> None:
-        if self.once:
+        if self.once and not isinstance(error, OutputMissing):  # there, the body did finish
             intents.withdraw(asked.shelf, asked.node)
         asked.run.record_failure(asked.node, error, reason=reason, seconds=seconds)
 
@@ -210,7 +214,9 @@ class Definition:
         if entry is None:
             return Found(why=why)
         try:
-            return Found(entry, *self.load(asked, entry))
+            value, effects, moment = self.load(asked, entry)
+            why = verify(moment, effects)
+            return Found(entry, value, effects, moment) if why is None else Found(why=why)
         except CodecError as error:
             if str(error) != told:
                 warn(f"step {self.name} runs again: {error}")
@@ -249,7 +255,8 @@ class Definition:
         """The value and the effects of an entry. CodecError if the caller's objects are not shared as they were then."""
         if moment is None:
             moment = self.meet(asked, entry, ("argument", "state"))
-        loaded = entry.load(moment.roots.find)
+        with keeping(asked.run.store):
+            loaded = entry.load(moment.roots.find)
         value, effects = loaded if entry.meta.get("effects") else (loaded, {})
         return value, effects, moment
 

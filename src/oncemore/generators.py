@@ -12,9 +12,10 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from . import codec
+from .blobs import keeping
 from .errors import CodecError, StoreError, UsageError, warn
 from .flight import Blocking, Request
-from .surroundings import Moment, Scene, restore
+from .surroundings import Moment, Scene, restore, verify
 from .surroundings.state import depend
 
 if TYPE_CHECKING:
@@ -161,7 +162,8 @@ def _replay(step: Definition, asked: Asked, entry: Decoded, moment: Moment) -> I
         chunk = yield Blocking(asked.shelf.chunk, entry, number)
         for pickled in chunk.load():
             moment.roots.forget("state")
-            item, effects = codec.loads(pickled, chunk.meta.get("main", ""), moment.roots.find)
+            with keeping(asked.run.store):
+                item, effects = codec.loads(pickled, chunk.meta.get("main", ""), moment.roots.find)
             restore(moment, effects)
             try:
                 sent = yield Item(item)
@@ -181,8 +183,10 @@ def look(step: Definition, asked: Asked, entry: Decoded) -> ItemPath:
     for number in range(entry.meta["chunks"]):
         chunk = yield Blocking(asked.shelf.chunk, entry, number)
         for pickled in chunk.load():
+            with keeping(asked.run.store):
+                item, _ = codec.loads(pickled, chunk.meta.get("main", ""), moment.roots.find)
             try:
-                yield Item(codec.loads(pickled, chunk.meta.get("main", ""), moment.roots.find)[0])
+                yield Item(item)
             except _Closed:
                 return None
     return step.load(asked, entry, moment)[0]
@@ -194,13 +198,16 @@ def _intact(step: Definition, asked: Asked, entry: Decoded) -> Moment | None:
         for number in range(entry.meta["chunks"]):
             asked.shelf.chunk(entry, number)
         moment = step.meet(asked, entry)
-        entry.load(
-            lambda name: moment.roots.find(name) if name[0] == "argument" else None
-        )  # the state is not there yet
+        moment.roots.shallow = True
+        with keeping(asked.run.store):  # the state is not there yet
+            loaded = entry.load(lambda name: moment.roots.find(name) if name[0] == "argument" else None)
+        why = verify(moment, loaded[1] if entry.meta.get("effects") else {})
+        if why is not None:
+            raise CodecError(why)
     except (StoreError, CodecError) as error:
         if asked.run.strict and isinstance(error, StoreError):
             raise
-        warn(f"step {step.name} runs again, its items are damaged: {error}")
+        warn(f"step {step.name} runs again, its items cannot be used: {error}")
         return None
     return moment
 
@@ -215,6 +222,7 @@ class _Recording:
         self._step, self._asked, self._why = step, asked, why
         self._parts, self._code = step.parts(asked)  # now: the body may change its arguments
         self._moment = step.moment(asked, self._parts)
+        self._moment.roots.shallow = True  # each item is kept for itself
         self._whole = Scene(self._moment, per_item=False)
         self._stretch: Scene
         self._entered: Callable[[], None]
@@ -222,6 +230,7 @@ class _Recording:
         self._size = 0
         self._keys = asked.shelf.new_items()
         self._chunks: list[codec.Encoded] = []
+        self._blobs: list[str] = []  # the contents of files that items refer to
         self._started = time.perf_counter()
 
     def resume(self) -> None:
@@ -234,8 +243,10 @@ class _Recording:
         """The generator has yielded; None if its items cannot be kept."""
         self._entered()
         try:
-            self._items.append(codec.dumps((item, self._stretch.effects()), self._moment.roots.name))
-        except CodecError as error:
+            self._stretch.returned()
+            with keeping(self._asked.run.store, self._blobs.extend):
+                self._items.append(codec.dumps((item, self._stretch.effects()), self._moment.roots.name))
+        except (CodecError, StoreError) as error:
             warn(f"step {self._step.name}: the items are not kept: {error}")
             return None
         self._size += len(self._items[-1])
@@ -250,16 +261,24 @@ class _Recording:
 
     def finish(self, value: object) -> Callable[[], None]:
         """The generator is exhausted; what is returned writes the checkpoint."""
+        try:
+            self._stretch.returned()
+            self._whole.returned()
+        except Exception as error:
+            self.fail(error)()
+            raise
         self._entered()
         run, node, took = self._asked.run, self._asked.node, time.perf_counter() - self._started
         try:
             effects = {**self._stretch.effects(), **self._whole.effects()}
-        except CodecError as error:
+        except (CodecError, StoreError) as error:
             return functools.partial(run.not_kept, node, str(error), seconds=took)
         if self._items:
             self._pack()
         kept = self._step.kept(self._asked, value, effects, self._moment, self._parts, self._code)
         kept.chunks, kept.items = self._chunks, self._keys
+        if self._blobs:
+            kept.meta["blobs"] = self._blobs
         return functools.partial(run.record, node, kept, reason=self._why, seconds=took)
 
     def fail(self, error: BaseException) -> Callable[[], None]:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from blake3 import blake3
 
+from .blobs import keeping
 from .codec import Decoded, Encoded, Naming, encode, seal, unseal
 from .errors import IntegrityError, OncemoreError
 from .events import Event
@@ -166,7 +167,8 @@ class Shelf:
         if kept.chunks is not None:
             meta["items"], meta["chunks"] = kept.items, len(kept.chunks)
         key = _variant(node.key, kept.reads) if kept.reads else node.key
-        return encode(kept.value, meta, key=key, secret=self._secret, name=kept.name)
+        with keeping(self.store, lambda keys: meta.update(blobs=sorted({*meta.get("blobs", ()), *keys}))):
+            return encode(kept.value, meta, key=key, secret=self._secret, name=kept.name)
 
     def write(self, node: Node, entry: Encoded, kept: Kept, event: Event) -> None:
         """The checkpoint and its event in one transaction; with it, once, what its code consists of."""

@@ -26,6 +26,7 @@ from .durations import Duration
 from .errors import UsageError
 from .fingerprint import Fingerprint, Key
 from .modules import find_module
+from .surroundings.patterns import Outputs
 from .runs import Reference
 
 P = ParamSpec("P")
@@ -250,6 +251,9 @@ class Options(TypedDict, total=False):
     every_call: bool
     inputs: Collection[str]
     mutates: bool
+    outputs: Outputs
+    outputs_keep: bool
+    capture_output: bool
     effect: Literal["once"] | None
 
 
@@ -268,6 +272,9 @@ def checkpointed(
     every_call: bool = False,
     inputs: Collection[str] = (),
     mutates: bool = True,
+    outputs: Outputs = (),
+    outputs_keep: bool = True,
+    capture_output: bool = False,
     effect: Literal["once"] | None = None,
 ) -> Decorator: ...
 def checkpointed(
@@ -284,6 +291,9 @@ def checkpointed(
     every_call: bool = False,
     inputs: Collection[str] = (),
     mutates: bool = True,
+    outputs: Outputs = (),
+    outputs_keep: bool = True,
+    capture_output: bool = False,
     effect: Literal["once"] | None = None,
 ) -> Any:
     """Keep what the function returns, so that a run that is started once more skips the call.
@@ -303,6 +313,10 @@ def checkpointed(
     every_call  the n-th identical call in a run has a checkpoint of its own
     inputs      parameters that are paths of files whose content counts
     effect      "once": if the process dies while the function runs, the next run stops and asks (`UnknownOutcome`)
+    outputs     the files that it writes: patterns like "{folder}/*.csv" over its parameters, or a function of them; they
+                are kept and put back
+    outputs_keep  False: only their digests are kept; a missing or changed file makes the function run again
+    capture_output  what it prints, logs and warns about is shown again when it is skipped
     mutates     False: the function never changes its arguments in place, so they need not be compared before and after
 
     >>> from oncemore import checkpointed
@@ -323,6 +337,9 @@ def checkpointed(
         "every_call": every_call,
         "inputs": inputs,
         "mutates": mutates,
+        "outputs": outputs,
+        "outputs_keep": outputs_keep,
+        "capture_output": capture_output,
         "effect": effect,
     }
     if function is None:

@@ -108,9 +108,7 @@ def test_the_working_directory_comes_back(tmp_path: Path) -> None:
     assert twice(body) == str(tmp_path / "deep" / "er")
 
 
-def test_a_folder_that_is_gone_makes_no_skipped_step_fail_silently(tmp_path: Path) -> None:
-    (tmp_path / "gone").mkdir()
-
+def test_a_folder_that_is_gone_makes_the_step_run_again(tmp_path: Path) -> None:
     @checkpointed
     def go(folder: str) -> None:
         Path(folder).mkdir(exist_ok=True)
@@ -121,12 +119,12 @@ def test_a_folder_that_is_gone_makes_no_skipped_step_fail_silently(tmp_path: Pat
         go("gone")
         return os.getcwd()
 
-    first = scope(body).value
+    assert scope(body).value == str(tmp_path / "gone")
     os.chdir(tmp_path)
     os.rmdir("gone")
-    with pytest.raises(FileNotFoundError, match="gone"):
-        scope(body)
-    assert first == str(tmp_path / "gone")
+    second = scope(body)
+    assert (second.ran, second.value) == ({"go": 1}, str(tmp_path / "gone"))
+    assert second.reasons["go"] == f"the folder {tmp_path / 'gone'} is gone"
 
 
 def test_a_step_that_changes_nothing_records_nothing() -> None:

@@ -63,9 +63,16 @@ class Surrounding:
         """Note what is there before the step runs."""
         raise NotImplementedError
 
+    def returned(self, moment: Moment, note: Any) -> None:
+        """The step has returned. An error raised here is an error of the step. Nothing to do for most kinds."""
+
     def after(self, moment: Moment, note: Any) -> Any:
         """What the step changed since `note`, in a form that can be pickled; None if nothing."""
         raise NotImplementedError
+
+    def verify(self, moment: Moment, effect: Any) -> str | None:
+        """Why the step cannot be skipped although it is kept, if that is so; `effect` is None if it had none of this kind."""
+        return None
 
     def restore(self, moment: Moment, effect: Any) -> None:
         """Make the change again: the step is being skipped."""
@@ -81,7 +88,18 @@ class Scene:
     def __init__(self, moment: Moment, *, per_item: bool | None = None) -> None:
         self.moment = moment
         chosen = [kind for kind in kinds() if per_item is None or kind.per_item is per_item]
-        self._notes = [(kind, kind.before(moment)) for kind in chosen]
+        self._notes: list[tuple[Surrounding, Any]] = []
+        try:
+            for kind in chosen:
+                self._notes.append((kind, kind.before(moment)))
+        except BaseException:
+            self.failed()
+            raise
+
+    def returned(self) -> None:
+        """The step has returned."""
+        for kind, note in self._notes:
+            kind.returned(self.moment, note)
 
     def effects(self) -> dict[str, Any]:
         """What the step changed, by kind. An error of one kind is raised after all have had their turn."""
@@ -100,6 +118,15 @@ class Scene:
         """The step raised."""
         for kind, note in reversed(self._notes):
             kind.failed(self.moment, note)
+
+
+def verify(moment: Moment, effects: Mapping[str, Any]) -> str | None:
+    """Why a step cannot be skipped although it is kept, if that is so."""
+    known = kinds()
+    for name in effects:
+        if all(kind.name != name for kind in known):
+            return f"it had an effect of the kind {name!r}, which nobody has registered here"
+    return next(filter(None, (kind.verify(moment, effects.get(kind.name)) for kind in known)), None)
 
 
 def restore(moment: Moment, effects: Mapping[str, Any]) -> None:
@@ -123,8 +150,15 @@ def register_surrounding(kind: Surrounding) -> None:
 def kinds() -> Iterable[Surrounding]:
     """The kinds that count, ours first."""
     if not _kinds:
-        from . import arguments, process, rng, state
+        from . import arguments, files, output, process, rng, state
 
-        ours = (arguments.Arguments(), state.StateKind(), rng.Generators(), process.Process())
+        ours = (
+            output.Output(),  # first: it stops listening before another kind has something to warn about
+            files.Files(),  # before the process: relative paths are those of the folder that the step began in
+            arguments.Arguments(),
+            state.StateKind(),
+            rng.Generators(),
+            process.Process(),
+        )
         _kinds.update({kind.name: kind for kind in ours})  # all at once: another thread may look meanwhile
     return tuple(_kinds.values())

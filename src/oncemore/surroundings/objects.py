@@ -39,14 +39,22 @@ class Roots:
         self._found: dict[Place, list[Any]] = {}
         self._names: dict[int, Name] = {}
         self._shapes: dict[Place, str] = {}
+        self.shallow = False  # state values are known as a whole only, and what is in them goes by value
         self.listed: list[tuple[str, str, str]] = []  # the roots whose shapes have to be the same; grows while pickling
 
     def add(self, kind: str, name: str) -> list[Any]:
         """Learn the objects under a root."""
         place = (kind, name)
         if place not in self._found:
+            if kind == "state" and self.shallow:
+                return self._add_shallow(place)
             self._found[place], shape = self._walk(place, self._lookup(kind, name))
             self._shapes[place] = blake3(",".join(shape).encode()).hexdigest(length=8)
+        return self._found[place]
+
+    def _add_shallow(self, place: Place) -> list[Any]:
+        root = self._lookup(*place)
+        self._found[place] = [] if fixed(type(root)) or way(type(root)) is None else [root]
         return self._found[place]
 
     def _walk(self, place: Place, root: Any) -> tuple[list[Any], list[str]]:
@@ -110,7 +118,8 @@ class Roots:
     def forget(self, kind: str) -> None:
         """Roots of that kind are other objects from now on: a generator goes on after its consumer had a turn."""
         for place in [place for place in self._found if place[0] == kind]:
-            del self._found[place], self._shapes[place]
+            del self._found[place]
+            self._shapes.pop(place, None)
         self._names = {obj: name for obj, name in self._names.items() if name[0] != kind}
         self.listed[:] = [item for item in self.listed if item[0] != kind]
 

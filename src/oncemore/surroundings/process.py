@@ -26,6 +26,10 @@ class Process(Surrounding):
             effect["folder"] = here
         return effect or None
 
+    def verify(self, moment: Moment, effect: dict[str, Any] | None) -> str | None:
+        folder = effect.get("folder") if effect else None
+        return None if folder is None or os.path.isdir(folder) else f"the folder {folder} is gone"
+
     def restore(self, moment: Moment, effect: dict[str, Any]) -> None:
         os.environ.update(effect.get("set", {}))
         for name in effect.get("unset", ()):

@@ -209,8 +209,10 @@ class Watch:
                 found["deleted"].append(key)
             if key in self._notes and now.get(key, _NOTHING) is was:
                 contents = roots.changes("state", key, self._notes[key])
-                if contents is not None:
+                if contents:
                     found["changed"][key] = contents
+                elif contents is not None:  # it has to be replaced
+                    self._own.add(key)
         found["set"] = {key: value for key, value in now.items() if key in self._own}
         return found if any(found.values()) else None
 

@@ -13,6 +13,8 @@ from pathlib import PurePath
 from types import BuiltinFunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
+from ..file import File, FileChange
+
 _ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented)))
 # Types that cannot change, by name: most programs never load them.
 _IMMUTABLE = frozenset(
@@ -154,6 +156,7 @@ _WAYS: dict[type, Way] = {
     set: Way(_nothing, lambda obj: list(set.__iter__(obj)), _assign_elements, can=_of_fixed),
     deque: Way(deque.__iter__, lambda obj: list(deque.__iter__(obj)), _assign_queue),
     bytearray: Way(_nothing, bytes, _assign_items, heavy=lambda obj: True),
+    File: Way(_nothing, FileChange, lambda obj, change: change.make(obj), heavy=lambda obj: True),
     array.array: Way(_nothing, lambda obj: obj[:], _assign_numbers, heavy=lambda obj: True),
 }
 
