@@ -16,6 +16,7 @@ from typing import Any
 from blake3 import blake3
 
 from . import records
+from .blobs import used
 from .codec import seal, unseal
 from .errors import IntegrityError, UsageError
 from .past import fold
@@ -65,7 +66,10 @@ def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
                 yield from each(entry)
             if entry:
                 yield from each(f"code/{entry.rpartition('.')[2].partition('@')[0]}")
-        yield from each_blob(store, run_id, seen)
+        for home in {g.home for g in record.generations}:
+            for blob in used(store, home):
+                yield from each(blob)
+                yield from each(f"use/{blob}/{home}")
         key = record_key(run_id)
         data = store.get(key)
         if data is None:
@@ -75,16 +79,11 @@ def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
         yield key, b"".join(records.sealed(key, record))
 
 
-def each_blob(store: Store, run_id: str, seen: set[str]) -> Iterator[tuple[str, Bytes]]:
-    """The contents of files that the run's checkpoints refer to."""
-    return iter(())
-
-
 def _sealed_as(key: str) -> str | None:
     """Under which name an entry is signed: events under that of their log, marks not at all."""
     if key.startswith("event/"):
         return key[: key.rindex("/") + 1]
-    return None if key.startswith(("need/", "gone/")) else key
+    return None if key.startswith(("need/", "use/")) or "/%/" in key else key
 
 
 def import_(store: Store, path: str | os.PathLike[str], *, trust: bool = False) -> list[str]:

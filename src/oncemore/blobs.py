@@ -13,7 +13,7 @@ import re
 import stat
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, BinaryIO, Literal, NamedTuple
@@ -248,6 +248,27 @@ def remove(path: str) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # somebody put more into the folder
             raise
+
+
+# -- who needs a chunk: a run marks each that its checkpoints refer to, on its own side and on the chunk's
+
+
+def uses(home: str, blob: str) -> tuple[str, str]:
+    """The keys that say that the run whose entries are under `home` needs a chunk."""
+    return f"{home}%/{blob}", f"use/{blob}/{home}"
+
+
+def used(store: Store, home: str) -> list[str]:
+    """The chunks that the run under `home` needs."""
+    return [key[len(home) + 2 :] for key, _ in store.scan(f"{home}%/", most=0)]
+
+
+def release(store: Store, home: str, blobs: Iterable[str]) -> None:
+    """The run under `home` does not need these any more; those that nobody needs are removed."""
+    for blob in blobs:
+        store.commit(delete=uses(home, blob))
+        if next(store.scan(f"use/{blob}/", limit=1, most=0), None) is None:
+            store.commit(delete=[blob])
 
 
 # -- the store of the checkpoint that is being made or read

@@ -21,7 +21,16 @@ from .blobs import keeping
 from .codec import Decoded
 from .current import current_run, run_here
 from .durations import seconds
-from .errors import CodecError, FingerprintError, IntegrityError, NotRecorded, OutputMissing, StoreError, UsageError, warn
+from .errors import (
+    CodecError,
+    FingerprintError,
+    IntegrityError,
+    NotRecorded,
+    OutputMissing,
+    StoreError,
+    UsageError,
+    warn,
+)
 from .fingerprint import Fingerprint, Identity, Part
 from .flight import Blocking, Path, board, drive, drive_async
 from .reasons import NEW, reason
@@ -245,6 +254,12 @@ class Definition:
             if why != told:
                 warn(f"step {self.name} runs again, its checkpoint is damaged: {error}")
             return None, why
+        if entry is None and why is None and run.resumed and asked.shelf.lost(node):
+            why = "entry damaged: the checkpoint is gone from the store"
+            if run.strict:
+                raise IntegrityError(f"step {self.name}: entry {node.key} is gone from the store")
+            if why != told:
+                warn(f"step {self.name} runs again: its checkpoint {node.key} is gone from the store")
         if entry is not None and self.expires is not None:
             age = time.time() - entry.meta["time"]
             if age > self.expires:
@@ -311,7 +326,15 @@ class Definition:
         name = None
         if moment.roots:
             name, meta["roots"] = moment.roots.name, moment.roots.listed
-        return Kept((value, effects) if effects else value, meta, code, moment.reads, name, once=self.once)
+        return Kept(
+            (value, effects) if effects else value,
+            meta,
+            code,
+            self.identity.packages,
+            moment.reads,
+            name,
+            once=self.once,
+        )
 
     # -- what a user can ask of a step
 

@@ -52,9 +52,12 @@ class FingerprintError(OncemoreError, TypeError):
         if self.path:
             where += f" at {self.path}"
         step = f"step {self.step}: " if self.step else ""
+        remedy = "Leave it out with ignore=[...], say what identifies it with key={...}"
+        if self.part and not self.part.startswith(("argument", "key")):
+            remedy = "Pass it as an argument and leave that out with ignore=[...]"
         return (
-            f"{step}{where} is a {self.kind}, which has no stable identity. Leave it out with ignore=[...], say what "
-            f"identifies it with key={{...}}, or teach the type with oncemore.register_identity({self.kind}, ...)"
+            f"{step}{where} is a {self.kind}, which has no stable identity. {remedy}, "
+            f"or teach the type with oncemore.register_identity({self.kind}, ...)"
         )
 
 

@@ -128,6 +128,13 @@ class StepNotKept(StepEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepForgotten(StepEvent):
+    """The checkpoint of a node was removed because somebody asked for it."""
+
+    entry: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepReused(Event):
     """How often a step was skipped in one scope; written once, when the scope ends."""
 

@@ -1,14 +1,15 @@
-"""Opening a run: its record is found or made, and shows who has it open."""
+"""Opening and leaving a run: its record is found or made, and shows who has it open."""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import records
 from .errors import IntegrityError, StoreError, warn
-from .events import Event, RunResumed, RunStarted
+from .events import Event, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted
 from .records import Record, record_key, sealed, signed
 from .stores import Bytes, Hold
 
@@ -93,3 +94,12 @@ def _set_aside(run: Run, data: Bytes | None, error: IntegrityError) -> None:
     else:
         warn(f"run {run.id} starts anew, its record is set aside as {aside}: {error}")
         run.store.commit(put={aside: [data]}, delete=[key], expect={key: data})
+
+
+def ending(error: BaseException | None) -> Event:
+    """How a scope ended that was left by `error`, or by none."""
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        return RunFinished()
+    if isinstance(error, Exception) and not isinstance(error, asyncio.CancelledError):
+        return RunFailed(error=f"{type(error).__name__}: {error}")
+    return RunInterrupted()

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 
 from .codec import seal, unseal
 from .errors import IntegrityError, UsageError, warn
-from .events import Event, SnapshotSaved, StepCompleted
+from .events import CheckpointsPruned, Event, SnapshotSaved, StepCompleted, StepForgotten
 from .secret import secret
 from .stores import Bytes, Hold, Store
 
@@ -188,6 +188,20 @@ def counted(store: Store, generation: Generation) -> set[str]:
         elif isinstance(event, SnapshotSaved):
             entries.discard(entry)  # a loop's snapshot stands in one place: a later one has replaced what counted
     return entries
+
+
+def told_of(store: Store, log: str, home: str) -> frozenset[str]:
+    """The nodes under `home` whose checkpoints should be there, by their keys: completed, and not removed since."""
+    numbers: dict[int, str] = {}
+    for event in read_log(store, log):
+        if isinstance(event, StepCompleted) and event.entry.startswith(home):
+            numbers[event.seq] = event.entry.partition("@")[0]
+        elif isinstance(event, StepForgotten):
+            numbers = {seq: key for seq, key in numbers.items() if key != event.entry}
+        elif isinstance(event, CheckpointsPruned):
+            gone = {numbers.get(seq) for seq in event.checkpoints}
+            numbers = {seq: key for seq, key in numbers.items() if key not in gone}
+    return frozenset(numbers.values())
 
 
 def count(store: Store, record: Record) -> None:

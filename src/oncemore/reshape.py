@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import records
+from .blobs import release, used
 from .errors import UsageError
 from .events import Event, Forked, RollbackUndone, RolledBack, RunRenamed
 from .past import Checkpoint, fold
@@ -114,6 +115,9 @@ def clean(store: Store) -> None:
         uid = mark.partition("/")[2]
         if next(store.scan(f"need/{uid}/", limit=1), None) is not None:
             continue
+        homes = {key.split("/")[1] for key, _ in store.scan(f"node/{uid}", most=0)}
+        for home in homes:
+            release(store, f"node/{home}/", used(store, f"node/{home}/"))
         for prefix in (f"node/{uid}", f"event/{uid}"):
             while keys := [key for key, _ in store.scan(prefix, limit=_BATCH, most=0)]:
                 store.commit(delete=keys)

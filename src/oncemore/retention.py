@@ -8,12 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from . import records
+from .blobs import release
 from .codec import Decoded
 from .durations import Duration, seconds
-from .errors import UsageError
+from .errors import IntegrityError, UsageError
 from .events import CheckpointsPruned
 from .past import Checkpoint, Checkpoints, fold
 from .records import Record
@@ -148,19 +149,31 @@ def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool, o
 
 
 def _remove(store: Store, record: Record, every: Checkpoints, going: Sequence[Checkpoint]) -> None:
-    """The event first: killed midway, what is left of a pruned checkpoint does not count and goes with the next prune."""
+    """The event goes with the entries: killed midway, the rest goes with the next prune."""
     needed = _needed(store, record)
+    going = [c for c in going if c.number > needed]
+    ids = {c.id for c in going}
+    staying = [c for c in every if c.id not in ids]
+    snapshots = {c.snapshot for c in staying}
+    blobs: dict[str, set[str]] = {}
     for start in range(0, len(going), _BATCH):
-        batch = [c for c in going[start : start + _BATCH] if c.number > needed]
-        if not batch:
-            continue
-        ids = {c.id for c in batch}
-        snapshots = {c.snapshot for c in every if c.id not in ids}
+        batch = going[start : start + _BATCH]
         keys = [c.entry for c in batch if c.entry and not c.entry.startswith("shared/")]
+        metas = [(key, _meta(store, key)) for key in keys]
+        chunks = [key for _, meta in metas if "items" in meta for key, _ in store.scan(meta["items"], most=0)]
         keys += [c.snapshot for c in batch if c.snapshot and c.snapshot not in snapshots]
-        chunks = [key for entry in keys for key in _belonging(store, entry)]
+        for key, meta in metas:
+            blobs.setdefault(_home(key), set()).update(meta.get("blobs", ()))
         fact = CheckpointsPruned(checkpoints=[c.number for c in batch])
         store.commit(append={record.log: [records.signed(record.log, fact)]}, delete=[*keys, *chunks])
+    if any(blobs.values()):
+        still = {blob for c in staying if c.entry for blob in _meta(store, c.entry).get("blobs", ())}
+        for home, unneeded in blobs.items():
+            release(store, home, unneeded - still)
+
+
+def _home(entry: str) -> str:
+    return "/".join(entry.split("/")[:2]) + "/"
 
 
 def _needed(store: Store, record: Record) -> int:
@@ -173,9 +186,10 @@ def _needed(store: Store, record: Record) -> int:
     return max(cuts)
 
 
-def _belonging(store: Store, entry: str) -> list[str]:
-    data = store.get(entry)
-    if data is None:
-        return []
-    items = Decoded(data, key=entry, secret=secret()).meta.get("items")
-    return [key for key, _ in store.scan(items, most=0)] if items else []
+def _meta(store: Store, entry: str) -> dict[str, Any]:
+    """What an entry says of itself; nothing if it is gone or damaged."""
+    try:
+        data = store.get(entry)
+        return {} if data is None else Decoded(data, key=entry, secret=secret()).meta
+    except IntegrityError:
+        return {}

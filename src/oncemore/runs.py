@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import logging
@@ -19,7 +18,7 @@ from .errors import CodecError, StoreError, UsageError, warn
 from .events import Event
 from .fingerprint.values import digest
 from .loops import Every, OnError, Results, loop, map_items
-from .opening import Opened, open_run
+from .opening import Opened, ending, open_run
 from .past import Checkpoint, Past, usable
 from .records import Record
 from .repeats import Ordinals, Passed
@@ -42,6 +41,11 @@ _PRUNE_EVERY = 32  # checkpoints
 def default_store() -> Store:
     """The store that `ONCEMORE_STORE` names, or `./.oncemore`."""
     return open_store(os.environ.get("ONCEMORE_STORE") or "./.oncemore")
+
+
+def disabled() -> bool:
+    """Whether `ONCEMORE_DISABLE` asks for plain calls."""
+    return os.environ.get("ONCEMORE_DISABLE", "") not in ("", "0")
 
 
 class Reference(NamedTuple):
@@ -72,7 +76,7 @@ class Run(Past):
         self.id, self.store, self.workflow, self.strict = run_id, store, workflow, strict
         self.pid = os.getpid()
         self.resumed = False
-        self.disabled = os.environ.get("ONCEMORE_DISABLE", "") not in ("", "0")
+        self.disabled = disabled()
         self.ran: Counter[str] = Counter()
         self.reused: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
@@ -102,10 +106,9 @@ class Run(Past):
 
     def open(self, *, announce: bool = True) -> Run:
         """Find or make the run in its store. `announce` is off for workers that take part in another's scope."""
-        if not self.disabled:
-            self._opened = open_run(self, announce=announce)
-            self.resumed = self._opened.resumed
-            self.use(self._opened.record)
+        self._opened = open_run(self, announce=announce)
+        self.resumed = self._opened.resumed
+        self.use(self._opened.record)
         return self
 
     def use(self, record: Record) -> None:
@@ -119,10 +122,8 @@ class Run(Past):
 
     def leave(self, error: BaseException | None) -> None:
         """Record how the scope ended, and what was reused in it."""
-        if self.disabled:
-            return
         self._retain(every=1)
-        facts = [*self._unwritten(), _ending(error)]
+        facts = [*self._unwritten(), ending(error)]
 
         def end(record: Record) -> list[Event]:
             records.count(self.store, record)
@@ -369,14 +370,6 @@ class Run(Past):
 
 def _about(node: Node) -> dict[str, Any]:
     return {"step": node.step, "node": node.id, "fingerprint": node.fingerprint}
-
-
-def _ending(error: BaseException | None) -> Event:
-    if error is None or (isinstance(error, SystemExit) and not error.code):
-        return events.RunFinished()
-    if isinstance(error, Exception) and not isinstance(error, asyncio.CancelledError):
-        return events.RunFailed(error=f"{type(error).__name__}: {error}")
-    return events.RunInterrupted()
 
 
 _joined: dict[tuple[int, Reference], Run] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import sys
 import threading
 import unicodedata
@@ -20,7 +21,7 @@ from . import current
 from .current import current_run
 from .errors import UsageError
 from .retention import Policy, at_most
-from .runs import Run, default_store
+from .runs import Run, default_store, disabled
 from .stores import Store, open_store
 
 StoreLike = Union[str, "os.PathLike[str]", Store]
@@ -67,6 +68,8 @@ class checkpoint_scope:
 
     def _open(self) -> Run:
         run_id = self._run_id or _derived()
+        if disabled():  # nothing is kept, and what asks the run for its past finds it empty
+            return Run(run_id, open_store(f"memory://disabled-{secrets.token_hex(8)}"), **self._options).open()
         store = default_store() if self._store is None else open_store(self._store)
         return Run(run_id, store, **self._options).open()
 

@@ -15,12 +15,12 @@ from urllib.parse import quote
 
 from blake3 import blake3
 
-from .blobs import keeping
+from .blobs import keeping, uses
 from .codec import Decoded, Encoded, Naming, encode, seal, unseal
 from .errors import IntegrityError, OncemoreError
-from .events import Event
+from .events import Event, StepForgotten
 from .fingerprint import Part
-from .records import read_log, signed
+from .records import read_log, signed, told_of
 from .secret import secret
 from .stores import Bytes, Store
 
@@ -64,12 +64,14 @@ class Kept:
     value: object
     meta: dict[str, Any]
     code: Mapping[str, Part]
+    packages: Callable[[], Mapping[str, str]] = dict[str, str]
     reads: Mapping[str, str] = field(default_factory=dict[str, str])
     name: Naming | None = None
     chunks: list[Encoded] | None = None
     items: str = ""  # the beginning of the chunks' keys
     snapshot: Encoded | None = None  # the run's state after the step, unless it is kept already
     once: bool = False
+    blobs: list[str] = field(default_factory=list[str])  # the entries that hold the contents of its files
 
 
 def _variant(key: str, reads: Mapping[str, str]) -> str:
@@ -97,6 +99,7 @@ class Shelf:
         self._near: dict[str, bytes | Decoded] = {}
         self._reads = 0
         self._known_code: set[str] = set()
+        self._told: frozenset[str] | None = None
 
     def node(self, step: str, arguments: str, code: str) -> Node:
         return Node(self.home, self.owner, step, arguments, code)
@@ -133,6 +136,12 @@ class Shelf:
         for older in reversed(self._older):
             yield older.home + key[len(self.home) :], older.entries.__contains__
 
+    def lost(self, node: Node) -> bool:
+        """Whether the run's events tell of a checkpoint of the node that is not there any more, and was not removed by us."""
+        if self._told is None:
+            self._told = told_of(self.store, self._log, self.home) if self._log else frozenset[str]()
+        return node.key in self._told
+
     def read(self, key: str) -> Decoded | None:
         """An entry, its signature verified, or None. IntegrityError if what is there cannot be trusted."""
         near = self._near.get(key)
@@ -168,7 +177,9 @@ class Shelf:
             meta["items"], meta["chunks"] = kept.items, len(kept.chunks)
         key = _variant(node.key, kept.reads) if kept.reads else node.key
         with keeping(self.store, lambda keys: meta.update(blobs=sorted({*meta.get("blobs", ()), *keys}))):
-            return encode(kept.value, meta, key=key, secret=self._secret, name=kept.name)
+            entry = encode(kept.value, meta, key=key, secret=self._secret, name=kept.name)
+        kept.blobs = meta.get("blobs", [])
+        return entry
 
     def write(self, node: Node, entry: Encoded, kept: Kept, event: Event) -> None:
         """The checkpoint and its event in one transaction; with it, once, what its code consists of."""
@@ -179,8 +190,11 @@ class Shelf:
             put[extra.key] = extra.frames
         if node.code not in self._known_code:
             manifest = f"code/{node.code}"
-            facts = {name: [p.digest, p.where, p.shown, p.source] for name, p in kept.code.items()}
+            parts = {name: [p.digest, p.where, p.shown, p.source] for name, p in kept.code.items()}
+            facts = {"parts": parts, "packages": kept.packages()}
             put[manifest] = seal([json.dumps(facts).encode()], manifest, self._secret)
+        for blob in kept.blobs:
+            put.update((mark, [b"1"]) for mark in uses(self.home, blob))
         obsolete = [] if kept.chunks is None else self._chunks_of(entry.key)
         if kept.once:
             obsolete.append(self.intent_key(node.idempotency_key))
@@ -209,7 +223,10 @@ class Shelf:
         entries = [node.key, *(key for key, _ in self.store.scan(f"{node.key}@", most=0))]
         keys = [*entries, *(chunk for key in entries for chunk in self._chunks_of(key))]
         cover = encode(None, {"forgotten": True}, key=node.key, secret=self._secret)
-        self.store.commit(delete=keys, put={node.key: cover.frames} if self._older else {})
+        put = {node.key: cover.frames} if self._older else {}
+        fact = StepForgotten(step=node.step, node=node.id, fingerprint=node.fingerprint, entry=node.key)
+        self.store.commit(delete=keys, put=put, append=self._appended([fact]) if known else {})
+        self._told = None
         for key in keys:
             self._near.pop(key, None)
         return known
@@ -322,7 +339,7 @@ class Shelf:
         key = f"code/{code}"
         try:
             data = self.store.get(key)
-            facts: dict[str, list[str]] = json.loads(bytes(unseal(data, key, self._secret))) if data is not None else {}
+            facts: dict[str, Any] = json.loads(bytes(unseal(data, key, self._secret))) if data is not None else {}
         except OncemoreError:
             return {}
-        return {name: Part(*values) for name, values in facts.items()}
+        return {name: Part(*values) for name, values in facts.get("parts", {}).items()}

@@ -136,6 +136,11 @@ class Step(_Verbs[P, R], _FunctionWrapper):
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return super().__get__(instance, owner)
 
+    @property
+    def __checkpoint_code__(self) -> object:
+        """What counts of this step, besides its function, for steps that call it."""
+        return self._self_definition.options["version"]
+
     def _self_run(self) -> Reference | None:
         """The run that goes along in a pickle."""
         run = run_here()

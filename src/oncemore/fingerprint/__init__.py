@@ -112,6 +112,10 @@ class Identity:
         except FingerprintError as error:
             raise FingerprintError(error.kind, error.path, error.part, self.step) from error
 
+    def packages(self) -> dict[str, str]:
+        """The versions of installed packages that the code uses: recorded, not compared."""
+        return self._code.packages() if self._code else {}
+
     def code_parts(self) -> dict[str, Part]:
         """Each piece of code's own digest, and the version's."""
         parts = self._code.parts() if self._code else {}

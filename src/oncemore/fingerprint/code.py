@@ -63,17 +63,18 @@ class Code:
         return {name: _part(name, record) for name, record in self._now().records.items()}
 
     def packages(self) -> dict[str, str]:
-        """The installed distributions that the code uses, and their versions."""
+        """The installed packages that the code uses, and their versions: recorded, not compared."""
         from importlib import metadata
 
-        owners = metadata.packages_distributions()
-        modules = self._now().foreign.difference(sys.stdlib_module_names)
         found: dict[str, str] = {}
-        for name in {name for module in modules for name in owners.get(module, [module])}:
-            try:
-                found[name] = metadata.version(name)
-            except metadata.PackageNotFoundError:  # a module of the project's, or of nobody's
-                continue
+        for name in self._now().foreign.difference(sys.stdlib_module_names):
+            version = getattr(sys.modules.get(name), "__version__", None)  # reading all metadata would take too long
+            if not isinstance(version, str):
+                try:
+                    version = metadata.version(name)
+                except metadata.PackageNotFoundError:  # a module of the project's, or of nobody's
+                    continue
+            found[name] = version
         return dict(sorted(found.items()))
 
     def _now(self) -> _Seen:
