@@ -27,7 +27,7 @@ ORDER: list[set[str]] = [
     {"current", "opening", "progress"},
     {"loops"},
     {"runs"},
-    {"generators", "scope"},
+    {"generators", "joining", "scope"},
     {"calls"},
     {"steps"},
     {"archive", "exchange"},

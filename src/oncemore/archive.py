@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from blake3 import blake3
@@ -27,6 +27,7 @@ from .stores import Bytes, Store
 
 FORMAT = "oncemore archive 1"
 _SIGNED_AS = "archive/manifest"
+_SEAL = 37  # bytes of an entry that are its signature
 _BATCH = 1 << 24  # bytes in one transaction
 
 
@@ -91,8 +92,9 @@ def import_(store: Store, path: str | os.PathLike[str], *, trust: bool = False) 
     try:
         with zipfile.ZipFile(path) as archive:
             manifest = _verified(archive, path, trust)
-            _check_conflicts(store, archive, manifest)
-            _bring(store, archive, manifest)
+            here = {record.uid: run_id for run_id, record in records.scan(store)}
+            _check_conflicts(store, archive, manifest, here)
+            _bring(store, archive, manifest, here)
     except (zipfile.BadZipFile, KeyError, ValueError, EOFError, NotImplementedError) as error:
         if isinstance(error, UsageError):
             raise
@@ -126,39 +128,59 @@ def _body(data: bytes, entry: dict[str, Any]) -> list[Bytes]:
     """An entry under our own signature. What it was signed with is not checked: the manifest vouches for it."""
     if entry["sealed_as"] is None:
         return [data]
-    return seal([memoryview(data)[37:]], entry["sealed_as"], secret())
+    return seal([memoryview(data)[_SEAL:]], entry["sealed_as"], secret())
 
 
-def _check_conflicts(store: Store, archive: zipfile.ZipFile, manifest: dict[str, Any]) -> None:
+def _check_conflicts(store: Store, archive: zipfile.ZipFile, manifest: dict[str, Any], here: Mapping[str, str]) -> None:
+    """UsageError if an id stands for another run here, or a run went on here and there in different ways."""
     for number, entry in enumerate(manifest["entries"]):
-        key, present = entry["key"], None
+        key: str = entry["key"]
         if key.startswith("run/"):
             present = store.get(key)
-        if present is not None:
-            ours = parse(key, present)
-            theirs = json.loads(bytes(memoryview(archive.read(f"entries/{number}"))[37:]))
-            if ours.uid != theirs["uid"]:
+            if present is not None and parse(key, present).uid != _uid(archive, number):
                 raise UsageError(
                     f"there is another run {records.run_id_of(key)!r} in {store.url}: rename or delete it first"
                 )
+        elif key.startswith("event/") and key.split("/")[1] in here:
+            present = store.get(key)
+            if present is not None and bytes(present)[_SEAL:] != archive.read(f"entries/{number}")[_SEAL:]:
+                run_id = here[key.split("/")[1]]
+                raise UsageError(f"run {run_id!r} has gone on in {store.url} since, and so has that of the archive")
 
 
-def _bring(store: Store, archive: zipfile.ZipFile, manifest: dict[str, Any]) -> None:
+def _uid(archive: zipfile.ZipFile, number: int) -> str:
+    uid: str = json.loads(archive.read(f"entries/{number}")[_SEAL:])["uid"]
+    return uid
+
+
+def _bring(store: Store, archive: zipfile.ZipFile, manifest: dict[str, Any], here: Mapping[str, str]) -> None:
     """Entries first, in batches, records last: killed midway, no half run is seen, and importing again completes it."""
     last: dict[str, Sequence[Bytes]] = {}
     batch: dict[str, Sequence[Bytes]] = {}
     size = 0
+    brought: set[str] = set()  # by their marks: the runs, and those that they need something of
+    needed: set[str] = set()
+    newer: set[str] = set()  # runs that are here already, of which the archive knows more
     for number, entry in enumerate(manifest["entries"]):
         data = archive.read(f"entries/{number}")
         if entry["key"].startswith("run/"):
-            if store.get(entry["key"]) is None:
-                last[entry["key"]] = _body(data, entry)
+            uid = _uid(archive, number)
+            if uid not in here or uid in newer:
+                key = record_key(here[uid]) if uid in here else entry["key"]
+                last[key] = _body(data, {**entry, "sealed_as": key})
+                brought.add(uid)
             continue
+        if entry["key"].startswith("need/"):
+            needed.add(entry["key"].split("/")[1])
         if next((True for key, _ in store.scan(entry["key"], limit=1, most=0) if key == entry["key"]), False):
             continue
+        if entry["key"].startswith("event/"):
+            newer.add(entry["key"].split("/")[1])
         batch[entry["key"]] = _body(data, entry)
         size += len(data)
         if size > _BATCH:
             store.commit(put=batch)
             batch, size = {}, 0
-    store.commit(put={**batch, **last})
+    # What the imported runs share with a run that is not here is removed with the last that needs it.
+    gone = {f"gone/{uid}": [b"1"] for uid in needed - brought - here.keys()}
+    store.commit(put={**batch, **gone, **last}, delete=[f"gone/{uid}" for uid in brought])

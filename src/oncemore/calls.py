@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from . import current, generators, intents, runs
+from . import current, generators, intents, joining
 from .blobs import keeping
 from .codec import Decoded
 from .current import current_run, run_here
@@ -342,9 +342,9 @@ class Definition:
         """The run that a call belongs to: the current one, the one it came from, or for a shared step the default store's."""
         run = run_here()
         if reference is not None and (run is None or run.pid != os.getpid()):  # a run that a fork left here is not ours
-            run = runs.join(reference)
+            run = joining.join(reference)
         elif run is None and self.share:
-            run = runs.outside()
+            run = joining.outside()
         return None if run is None or run.disabled else run
 
     def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any], reference: Reference | None = None) -> Asked:

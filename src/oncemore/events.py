@@ -8,12 +8,18 @@ import json
 import os
 import threading
 import time
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 
+helped: ContextVar[str] = ContextVar("oncemore_helped", default="")  # the lane that a helping thread works for
+
+
 def lane() -> str:
     """Where in the program something happens: process, and the thread or task if not the main one."""
+    if helped.get():
+        return helped.get()
     name = threading.current_thread().name
     try:
         task = asyncio.current_task()

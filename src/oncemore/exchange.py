@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from . import records
@@ -12,7 +14,7 @@ from .codec import encode
 from .errors import CodecError, IntegrityError, NotRecorded, StoreError, UsageError
 from .events import Event, RunImported
 from .past import Checkpoint, fold
-from .records import Record, record_key, sealed, signed
+from .records import Generation, Record, checked, record_key, sealed, signed
 from .secret import secret
 from .stores import Bytes, Store
 
@@ -38,6 +40,7 @@ def _run(store: Store, run_id: str) -> dict[str, Any]:
         "attempts": record.attempts,
         "ending": record.ending,
         "parent": record.parent,
+        "generations": [asdict(generation) for generation in record.generations],
         "events": [{"seq": e.seq, **json.loads(e.to_json())} for e in records.read_log(store, record.log)],
         "checkpoints": [_checkpoint(store, c) for c in fold(store, run_id, record)],
     }
@@ -54,6 +57,10 @@ def _checkpoint(store: Store, checkpoint: Checkpoint) -> dict[str, Any]:
             continue
         if exact(value):
             facts[name] = value
+    if "result" in facts:
+        meta = checkpoint.meta()
+        if not meta.keys() & {"effects", "reads", "items"}:  # the result is all there is to it
+            facts["kept"] = {name: meta[name] for name in ("step", "time", "seconds", "arguments")}
     return facts
 
 
@@ -67,7 +74,10 @@ def exact(value: Any) -> bool:
 
 
 def import_json(store: Store, path: str | os.PathLike[str]) -> list[str]:
-    """Bring the runs in. Results and states that the file holds count again; importing twice changes nothing."""
+    """Bring the runs in; importing twice changes nothing.
+
+    States that the file holds count again, and so do results of steps that did nothing else to the run.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             content: dict[str, Any] = json.load(file)
@@ -78,33 +88,43 @@ def import_json(store: Store, path: str | os.PathLike[str]) -> list[str]:
         raise
     except (ValueError, KeyError, TypeError) as error:
         raise IntegrityError(f"{os.fspath(path)} is damaged ({error!r}); nothing was imported") from error
-    for run_id, record, put, log in planned:
-        present = store.get(record_key(run_id))
-        if present is None:
-            put[record_key(run_id)] = sealed(record_key(run_id), record)
-            store.commit(put=put, append={record.log: log}, expect={record_key(run_id): None})
-        elif records.parse(record_key(run_id), present).uid != record.uid:
+    here = dict(records.scan(store))
+    marks = {record.uid for record in here.values()}
+    for run_id, record, _, _ in planned:
+        if run_id in here and here[run_id].uid != record.uid:
             raise UsageError(f"there is another run {run_id!r} in {store.url}: rename or delete it first")
+    for run_id, record, put, log in planned:
+        if record.uid not in marks:
+            put[record_key(run_id)] = sealed(record_key(run_id), record)
+            known = next(store.scan(record.log, limit=1), None) is not None  # of a deleted run that forks need
+            append = {} if known else {record.log: log}
+            store.commit(put=put, append=append, delete=[f"gone/{record.uid}"], expect={record_key(run_id): None})
     return [run_id for run_id, *_ in planned]
 
 
 def _planned(run: Mapping[str, Any]) -> tuple[Record, dict[str, Sequence[Bytes]], list[bytes]]:
     """What importing one run writes."""
-    record = Record.new(run["workflow"])
+    checked(run["id"])
     old = run["uid"]
+    if not re.fullmatch("[0-9a-f]{16}", old):
+        raise ValueError(f"{old!r} is no mark of a run")
+    # What a fork shares with its parent is not in the file, and nothing outside the run's own place is written.
+    own = tuple(g["home"] for g in run["generations"] if re.fullmatch(rf"node/{old}(\.[0-9a-f]+)?/", g["home"]))
     record = Record(
         old,
         run["workflow"],
         created=run["created"],
         ending=run["ending"],
         attempts=run["attempts"],
-        generations=[records.Generation(f"node/{old}/", f"event/{old}/")],
+        generations=[Generation(g["home"], f"event/{old}/", g["cut"]) for g in run["generations"] if g["home"] in own],
     )
     put: dict[str, Sequence[Bytes]] = {}
     for checkpoint in run["checkpoints"]:
-        if "result" in checkpoint and checkpoint["entry"].startswith(f"node/{old}"):
-            put[checkpoint["entry"]] = _entry(checkpoint["entry"], checkpoint["result"], checkpoint)
-        if "state" in checkpoint and checkpoint["snapshot"]:
+        if "kept" in checkpoint and checkpoint["entry"].startswith(own):
+            put[checkpoint["entry"]] = _entry(checkpoint["entry"], checkpoint["result"], checkpoint["kept"])
+            record.nodes += 1
+            record.bytes += checkpoint["stored_bytes"]
+        if "state" in checkpoint and checkpoint["snapshot"].startswith(own):
             put[checkpoint["snapshot"]] = _entry(
                 checkpoint["snapshot"], {"state": checkpoint["state"], "generators": {}}, {}
             )
@@ -112,9 +132,9 @@ def _planned(run: Mapping[str, Any]) -> tuple[Record, dict[str, Sequence[Bytes]]
     for fact in sorted(run["events"], key=lambda fact: fact["seq"]):
         event = Event.from_json(json.dumps({k: v for k, v in fact.items() if k != "seq"}).encode(), 0)
         log.append(signed(record.log, event))
+    record.counted = len(log)
     return record, put, [*log, signed(record.log, RunImported())]
 
 
 def _entry(key: str, value: Any, facts: Mapping[str, Any]) -> list[Bytes]:
-    meta = {name: facts[name] for name in ("step",) if name in facts}
-    return encode(value, {**meta, "time": 0, "seconds": 0, "arguments": {}}, key=key, secret=secret()).frames
+    return encode(value, facts, key=key, secret=secret()).frames

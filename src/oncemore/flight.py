@@ -15,6 +15,8 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
+from .events import helped, lane
+
 T = TypeVar("T")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
@@ -45,7 +47,9 @@ class Blocking(Generic[T]):
 
     async def later(self) -> T:
         # a future, not a task: a loop that is shut down cancels tasks
-        work = asyncio.get_running_loop().run_in_executor(None, copy_context().run, self.now)
+        context = copy_context()
+        context.run(helped.set, lane())
+        work = asyncio.get_running_loop().run_in_executor(None, context.run, self.now)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:

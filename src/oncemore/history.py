@@ -11,7 +11,7 @@ from typing import Any, Union
 from . import archive, events, exchange, records, reshape
 from .past import Past, When, _aware
 from .records import Record
-from .retention import Policy, Pruned, prune
+from .retention import Policy, Pruned, give_back, prune
 from .runs import default_store
 from .stores import Store, open_store
 
@@ -93,6 +93,7 @@ class History:
     def delete(self, run_id: str) -> None:
         """Remove a run. What forks of it need stays."""
         reshape.delete(self.store, run_id)
+        give_back(self.store)
 
     def rename(self, run_id: str, new_id: str) -> None:
         """Give a run another id."""

@@ -81,7 +81,11 @@ def _made(run: Run, mark: str) -> Opened | None:
     hold = records.enter(run.store, record, mark) if mark else None
     key, begun = record_key(run.id), signed(record.log, RunStarted(workflow=run.workflow))
     made = run.store.commit(put={key: sealed(key, record)}, append={record.log: [begun]}, expect={key: None})
-    return Opened(record, False, mark, hold) if made else None
+    if made:
+        return Opened(record, False, mark, hold)
+    if hold is not None:
+        hold.release()
+    return None
 
 
 def _set_aside(run: Run, data: Bytes | None, error: IntegrityError) -> None:

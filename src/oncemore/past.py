@@ -10,7 +10,8 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple, Union, overload
 
 from . import events, records
-from .codec import Decoded
+from .blobs import keeping
+from .codec import Decoded, loads
 from .errors import CodecError, NotRecorded, StoreError, UsageError, warn
 from .events import Event
 from .records import Generation, Record, read_log
@@ -53,21 +54,40 @@ class Checkpoint:
 
     def surroundings(self) -> dict[str, Any]:
         """State and random generators as they were then."""
-        return {"state": {}, "generators": {}} if not self.snapshot else self._load(self.snapshot)
+        return {"state": {}, "generators": {}} if not self.snapshot else self._load(self._read(self.snapshot))
 
     def result(self) -> Any:
-        """What the step returned; NotRecorded for a checkpoint that is no step's, or whose value is gone."""
+        """What the step returned (a generator: the list of its items); NotRecorded for a checkpoint that is no step's, or whose value is gone."""
         if not self.entry:
             raise NotRecorded(f"checkpoint {self.id} was made by name: it has a state, no result")
-        return self._load(self.entry)
+        entry = self._read(self.entry)
+        if "items" in entry.meta:
+            return list(self._items(entry))
+        loaded = self._load(entry)
+        return loaded[0] if entry.meta.get("effects") else loaded
 
-    def _load(self, key: str) -> Any:
+    def _items(self, entry: Decoded) -> Iterator[Any]:
+        """What a generator yielded."""
+        for number in range(entry.meta["chunks"]):
+            chunk = self._read(f"{entry.meta['items']}{number:08x}")
+            for pickled in self._load(chunk):
+                with keeping(self._store):
+                    item, _ = loads(pickled, chunk.meta.get("main", ""), CallersOwn._make)
+                yield item
+
+    def _load(self, entry: Decoded) -> Any:
+        with keeping(self._store):
+            return entry.load(CallersOwn._make)
+
+    def _read(self, key: str) -> Decoded:
         data = self._store.get(key)
         if data is None:
             raise NotRecorded(f"checkpoint {self.id}: {key} was removed")
-        entry = Decoded(data, key=key, secret=secret())
-        loaded = entry.load(CallersOwn._make)
-        return loaded[0] if entry.meta.get("effects") else loaded
+        return Decoded(data, key=key, secret=secret())
+
+    def meta(self) -> dict[str, Any]:
+        """What was noted of the step with its result; nothing for a checkpoint that is no step's."""
+        return dict(self._read(self.entry).meta) if self.entry else {}
 
     def as_dict(self) -> dict[str, Any]:
         """What is known of it, for JSON."""
@@ -174,9 +194,8 @@ def _fold_log(
         entry = step.entry if step else ""
         if step and newest[entry] != event.seq:
             continue  # the node ran again and its checkpoint was replaced
-        if not any(g.counts(event.seq, entry or event.snapshot) for g in generations) and not entry.startswith(
-            "shared/"
-        ):
+        place = "" if entry.startswith("shared/") else entry or event.snapshot
+        if not any(g.counts(event.seq, place or g.home) for g in generations):
             continue
         yield Checkpoint(
             id=f"{run_id}:{event.seq}",
@@ -343,7 +362,7 @@ class Past:
 
     @property
     def status(self) -> str:
-        """running, finished, failed, interrupted, or killed."""
+        """running, finished, failed, interrupted, killed, or forked: not run yet."""
         return records.status(self.store, self._record())
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -70,6 +71,17 @@ class Record:
         last = max(i for i, g in enumerate(self.generations) if g.log == log)
         self.generations = [g.until(cut) if g.log == log else g for g in self.generations[: last + 1]]
         self.generations.append(Generation(f"node/{self.uid}.{secrets.token_hex(3)}/", self.log))
+
+
+def checked(run_id: str) -> str:
+    """The id, if a run can have it."""
+    if not isinstance(run_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"a run id is a string, not {run_id!r}")
+    if not run_id or len(run_id) > 200:
+        raise UsageError(f"a run id has 1 to 200 characters, not {len(run_id)}")
+    if any(unicodedata.category(c) in ("Cc", "Cs") for c in run_id):
+        raise UsageError(f"the run id {run_id!r} has a character that cannot be printed")
+    return run_id
 
 
 def record_key(run_id: str) -> str:
@@ -167,9 +179,11 @@ def alive(store: Store, record: Record, token: str) -> bool:
 
 
 def status(store: Store, record: Record) -> str:
-    """running, finished, failed, interrupted; killed if the run was open and its processes are gone."""
+    """running, finished, failed, interrupted; killed if the run was open and its processes are gone; forked: not run yet."""
     if any(alive(store, record, token) for token in record.open):
         return "running"
+    if not record.attempts:
+        return "forked"
     return "killed" if record.open or not record.ending else record.ending
 
 
@@ -185,8 +199,8 @@ def counted(store: Store, generation: Generation) -> set[str]:
             continue
         if generation.counts(event.seq, entry):
             entries.add(entry)
-        elif isinstance(event, SnapshotSaved):
-            entries.discard(entry)  # a loop's snapshot stands in one place: a later one has replaced what counted
+        elif isinstance(event, (SnapshotSaved, StepCompleted)):
+            entries.discard(entry)  # it stands in one place: a later one has replaced what counted
     return entries
 
 

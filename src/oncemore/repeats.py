@@ -10,6 +10,7 @@ from typing import Any
 
 from .events import CheckpointSaved
 from .past import Checkpoint, Past
+from .records import read_log
 
 
 class Passed:
@@ -21,10 +22,13 @@ class Passed:
     def find(self, fact: CheckpointSaved, run: Past) -> Checkpoint | None:
         if self._ahead is None:
             self._ahead = {}
-            told = {e.seq: e for e in run.events() if isinstance(e, CheckpointSaved)}
-            for checkpoint in run.checkpoints:
-                if checkpoint.run == run.id and checkpoint.number in told:
-                    self._ahead.setdefault(_sameness(told[checkpoint.number]), []).append(checkpoint)
+            named = [checkpoint for checkpoint in run.checkpoints if checkpoint.name is not None]
+            logs = {checkpoint.log for checkpoint in named}  # a fork finds those of its forebears
+            told = {(log, e.seq): e for log in logs for e in read_log(run.store, log)}
+            for checkpoint in named:
+                then = told[checkpoint.log, checkpoint.number]
+                if isinstance(then, CheckpointSaved):
+                    self._ahead.setdefault(_sameness(then), []).append(checkpoint)
         waiting = self._ahead.get(_sameness(fact))
         return waiting.pop(0) if waiting else None
 

@@ -10,7 +10,7 @@ from .blobs import release, used
 from .errors import UsageError
 from .events import Event, Forked, RollbackUndone, RolledBack, RunRenamed
 from .past import Checkpoint, fold
-from .records import Record, read, record_key, sealed, signed
+from .records import Record, checked, read, record_key, sealed, signed
 from .stores import Store
 
 _BATCH = 500  # entries removed in one transaction, so that others need not wait long
@@ -47,6 +47,7 @@ def fork(
     store: Store, run_id: str, new_id: str, *, at: str | None = None, state: Mapping[str, Any] | None = None
 ) -> Record:
     """A new run that begins as `run_id` was at a checkpoint (now, if none is named). The parent is left as it is."""
+    checked(new_id)
     parent = read(store, run_id)
     target: Checkpoint | None = fold(store, run_id, parent).find(at) if at is not None else None
     last = max((event.seq for event in records.read_log(store, parent.log)), default=0)
@@ -55,7 +56,10 @@ def fork(
     child.generations = _until(parent, log, number) + child.generations
     child.parent, child.state = (run_id, number), dict(state or {})
     key = record_key(new_id)
-    needs = {f"need/{owner}/{child.uid}": [b"1"] for owner in owners(child) if owner != child.uid}
+    cuts: dict[str, int] = {}  # up to which event of each log the fork needs what is there
+    for g in child.generations[:-1]:
+        cuts[g.log] = max(cuts.get(g.log, 0), g.cut or 0)
+    needs = {f"need/{log.split('/')[1]}/{child.uid}": [str(cut).encode()] for log, cut in cuts.items()}
     begun = signed(child.log, Forked(parent=run_id, at=number))
     if not store.commit(
         put={key: sealed(key, child), **needs},
@@ -81,10 +85,12 @@ def owners(record: Record) -> set[str]:
 
 def rename(store: Store, run_id: str, new_id: str) -> None:
     """Give a run another id. What it holds stays where it is."""
-    old, new = record_key(run_id), record_key(new_id)
+    old, new = record_key(run_id), record_key(checked(new_id))
     while True:
         data = store.get(old)
         record = read(store, run_id)
+        if records.status(store, record) == "running":
+            raise UsageError(f"run {run_id} is running; stop it before you rename it")
         if store.get(new) is not None:
             raise UsageError(f"there is a run {new_id!r} already")
         fact = signed(record.log, RunRenamed(before=run_id))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from . import records
@@ -15,8 +16,8 @@ from .blobs import release
 from .codec import Decoded
 from .durations import Duration, seconds
 from .errors import IntegrityError, UsageError
-from .events import CheckpointsPruned
-from .past import Checkpoint, Checkpoints, fold
+from .events import CheckpointsPruned, Event
+from .past import Checkpoint, fold
 from .records import Record
 from .secret import secret
 from .stores import Store
@@ -111,10 +112,16 @@ def _positive(count: int) -> int:
 
 
 @runtime_checkable
-class Maintained(Protocol):
+class Shrinking(Protocol):
     """A store that can give the space of removed entries back."""
 
-    def maintain(self) -> object: ...
+    def shrink(self) -> None: ...
+
+
+def give_back(store: Store) -> None:
+    """Give the space of removed entries back to the file system, where there is one."""
+    if isinstance(store, Shrinking):
+        store.shrink()
 
 
 @dataclass(frozen=True)
@@ -136,24 +143,22 @@ def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool, o
         if run_id != own and records.status(store, record) == "running":
             skipped.append(run_id)
             continue
-        every = fold(store, run_id, record)
-        mine = [c for c in every if c.log == record.log]  # a forebear's are not ours to remove
-        kept = policy.keeps(mine)
-        going = [c for c in mine if c.id not in kept]
+        mine = [c for c in fold(store, run_id, record) if c.log == record.log]  # a forebear's are not ours to remove
+        kept, needed = policy.keeps(mine), _needed(store, record)
+        going = [c for c in mine if c.id not in kept and c.number > needed]
         gone += going
-        if not dry_run:
-            _remove(store, record, every, going)
-    if gone and not dry_run and own is None and isinstance(store, Maintained):
-        store.maintain()  # gives the space back to the file system
+        if going and not dry_run:
+            _remove(store, run_id, record, going)
+    if gone and not dry_run and own is None:
+        give_back(store)
     return Pruned(tuple(c.id for c in gone), sum(c.stored_bytes for c in gone), dry_run, tuple(skipped))
 
 
-def _remove(store: Store, record: Record, every: Checkpoints, going: Sequence[Checkpoint]) -> None:
+def _remove(store: Store, run_id: str, record: Record, going: Sequence[Checkpoint]) -> None:
     """The event goes with the entries: killed midway, the rest goes with the next prune."""
-    needed = _needed(store, record)
-    going = [c for c in going if c.number > needed]
     ids = {c.id for c in going}
-    staying = [c for c in every if c.id not in ids]
+    ever = replace(record, generations=[*(g for past in record.undo for g in past), *record.generations])
+    staying = [c for c in fold(store, run_id, ever) if c.id not in ids]  # also what a rollback put aside
     snapshots = {c.snapshot for c in staying}
     blobs: dict[str, set[str]] = {}
     for start in range(0, len(going), _BATCH):
@@ -164,12 +169,19 @@ def _remove(store: Store, record: Record, every: Checkpoints, going: Sequence[Ch
         keys += [c.snapshot for c in batch if c.snapshot and c.snapshot not in snapshots]
         for key, meta in metas:
             blobs.setdefault(_home(key), set()).update(meta.get("blobs", ()))
-        fact = CheckpointsPruned(checkpoints=[c.number for c in batch])
-        store.commit(append={record.log: [records.signed(record.log, fact)]}, delete=[*keys, *chunks])
+        records.change(store, run_id, partial(_without, store, batch), delete=[*keys, *chunks])
     if any(blobs.values()):
         still = {blob for c in staying if c.entry for blob in _meta(store, c.entry).get("blobs", ())}
         for home, unneeded in blobs.items():
             release(store, home, unneeded - still)
+
+
+def _without(store: Store, batch: Sequence[Checkpoint], record: Record) -> list[Event]:
+    """Take the checkpoints out of the record's numbers."""
+    records.count(store, record)
+    record.nodes -= sum(1 for c in batch if c.entry)
+    record.bytes -= sum(c.stored_bytes for c in batch)
+    return [CheckpointsPruned(checkpoints=[c.number for c in batch])]
 
 
 def _home(entry: str) -> str:
@@ -178,12 +190,7 @@ def _home(entry: str) -> str:
 
 def _needed(store: Store, record: Record) -> int:
     """Up to which event forks of the run need its checkpoints."""
-    users = {key.rpartition("/")[2] for key, _ in store.scan(f"need/{record.uid}/", most=0)}
-    cuts = [0]
-    for _, other in records.scan(store) if users else ():
-        if other.uid in users:
-            cuts += [g.cut or 0 for g in other.generations if g.log == record.log]
-    return max(cuts)
+    return max((int(bytes(cut or b"0")) for _, cut in store.scan(f"need/{record.uid}/")), default=0)
 
 
 def _meta(store: Store, entry: str) -> dict[str, Any]:

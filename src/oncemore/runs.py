@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 from . import current, events, intents, records
 from .codec import Decoded, Encoded
-from .errors import CodecError, StoreError, UsageError, warn
+from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
 from .events import Event
 from .fingerprint.values import digest
 from .loops import Every, OnError, Results, loop, map_items
@@ -109,6 +109,7 @@ class Run(Past):
         self._opened = open_run(self, announce=announce)
         self.resumed = self._opened.resumed
         self.use(self._opened.record)
+        self.state.update(self._opened.record.state)
         return self
 
     def use(self, record: Record) -> None:
@@ -117,8 +118,7 @@ class Run(Past):
         older = [Older(g.home, frozenset(records.counted(self.store, g))) for g in past]
         self.shelf = Shelf(self.store, record.uid, now.home, record.log, older)
         self.shared = Shelf(self.store, "shared", "shared/", record.log)
-        for name, value in record.state.items():
-            self.state.setdefault(name, value)
+        self._last_snapshot, self._passed = ("", ""), Passed()
 
     def leave(self, error: BaseException | None) -> None:
         """Record how the scope ended, and what was reused in it."""
@@ -127,7 +127,8 @@ class Run(Past):
 
         def end(record: Record) -> list[Event]:
             records.count(self.store, record)
-            record.open = [mark for mark in record.open if mark != self._opened.mark]
+            others = [mark for mark in record.open if mark != self._opened.mark]
+            record.open = [mark for mark in others if records.alive(self.store, record, mark)]
             record.ending = type(facts[-1]).__name__.removeprefix("Run").lower()
             return facts
 
@@ -156,6 +157,7 @@ class Run(Past):
         self._since_pruned += 1
         if self._retention is not None and self._since_pruned >= every:
             self._since_pruned = 0
+            self._last_snapshot = ("", "")  # it may go
             try:
                 prune(self.store, self._retention, [self.id], dry_run=False, own=self.id)
             except StoreError as error:
@@ -270,7 +272,9 @@ class Run(Past):
         one before, with a warning.
         """
         checkpoint, kept = usable(self.checkpoints, which)
-        self.state.replace(kept["state"])
+        record = self._opened.record
+        overrides = {} if checkpoint.log == record.log else record.state
+        self.state.replace({**kept["state"], **overrides})
         Generators().restore(None, kept["generators"])
         return checkpoint
 
@@ -322,6 +326,14 @@ class Run(Past):
         self._last_snapshot = content, entry.key
         return entry.key, entry
 
+    def _snapshot_if_any(self) -> tuple[str, Encoded | None]:
+        """A step may complete beside a state that is empty, or holds what cannot be kept: then nobody can go back to here."""
+        try:
+            return self.snapshot() if self.state.values_by_key() else ("", None)
+        except (FingerprintError, CodecError) as error:
+            logger.info("run %s: no snapshot of the state: %s", self.id, error)
+            return "", None
+
     def record(self, node: Node, kept: Kept, *, reason: str, seconds: float) -> None:
         """Keep the result of a completed node. What cannot be kept is told, and the program goes on."""
         self._refreshed.add(node.key)
@@ -330,7 +342,7 @@ class Run(Past):
         shelf = self.shelf_of(node)
         try:
             entry = shelf.encode(node, kept)
-            snapshot, kept.snapshot = self.snapshot() if self.state.values_by_key() else ("", None)
+            snapshot, kept.snapshot = self._snapshot_if_any()
             fact = events.StepCompleted(
                 **_about(node),
                 reason=reason,
@@ -370,25 +382,3 @@ class Run(Past):
 
 def _about(node: Node) -> dict[str, Any]:
     return {"step": node.step, "node": node.id, "fingerprint": node.fingerprint}
-
-
-_joined: dict[tuple[int, Reference], Run] = {}
-
-
-def join(reference: Reference) -> Run:
-    """Take part in a run that another process has opened."""
-    place = (os.getpid(), reference)
-    if place not in _joined:
-        _joined[place] = Run(reference.id, open_store(reference.store), strict=reference.strict).open(announce=False)
-    return _joined[place]
-
-
-def outside() -> Run:
-    """Where shared steps keep their results when they are called outside a scope: no history, only results."""
-    store = default_store()
-    place = (os.getpid(), Reference("", store.url, False))
-    if place not in _joined:
-        run = Run("", store)
-        run.shelf = run.shared = Shelf(store, "shared", "shared/", None)
-        _joined[place] = run
-    return _joined[place]

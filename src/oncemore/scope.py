@@ -8,7 +8,6 @@ import os
 import secrets
 import sys
 import threading
-import unicodedata
 from collections.abc import Mapping
 from contextvars import Token
 from pathlib import Path
@@ -19,7 +18,7 @@ from blake3 import blake3
 
 from . import current
 from .current import current_run
-from .errors import UsageError
+from .records import checked
 from .retention import Policy, at_most
 from .runs import Run, default_store, disabled
 from .stores import Store, open_store
@@ -58,7 +57,7 @@ class checkpoint_scope:
         retention: Policy | None = None,
         max_checkpoints: int | None = None,
     ) -> None:
-        self._run_id = None if run_id is None else _checked(run_id)
+        self._run_id = None if run_id is None else checked(run_id)
         if max_checkpoints is not None:
             limit = at_most(max_checkpoints)
             retention = limit if retention is None else retention & limit
@@ -99,16 +98,6 @@ class checkpoint_scope:
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         await asyncio.to_thread(self._exit().leave, error)
-
-
-def _checked(run_id: str) -> str:
-    if not isinstance(run_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"a run id is a string, not {run_id!r}")
-    if not run_id or len(run_id) > 200:
-        raise UsageError(f"a run id has 1 to 200 characters, not {len(run_id)}")
-    if any(unicodedata.category(c) in ("Cc", "Cs") for c in run_id):
-        raise UsageError(f"the run id {run_id!r} has a character that cannot be printed")
-    return run_id
 
 
 def _derived() -> str:

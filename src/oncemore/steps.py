@@ -26,8 +26,8 @@ from .durations import Duration
 from .errors import UsageError
 from .fingerprint import Fingerprint, Key
 from .modules import find_module
-from .surroundings.patterns import Outputs
 from .runs import Reference
+from .surroundings.patterns import Outputs
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

@@ -269,6 +269,7 @@ INTERRUPTED = """
     signal.signal(signal.SIGALRM, signal.default_int_handler)  # Ctrl-C, from a clock
     interrupted = 0
     with checkpoint_scope("notebook", store="store") as run:
+        outer(-1)  # the standard library, too, has things to set up that do not bear an interrupt
         for n in range(int(sys.argv[2])):
             while True:
                 try:

@@ -48,7 +48,7 @@ def test_a_pipeline_killed_at_random_moments_ends_as_if_it_had_never_been_killed
 def test_a_pipeline_killed_at_any_line_of_ours_ends_as_if_it_had_never_been_killed(
     script: Script, seed: int, campaign: Callable[[int, int], int]
 ) -> None:
-    kills = campaign(120, 8)
+    kills = campaign(40, 8)
     done = reap(script, "lines", kills, seed)
     print(done.out)
     assert done.out.startswith(f"{kills} kills")

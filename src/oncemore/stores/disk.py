@@ -21,7 +21,7 @@ from .database import Database, fetch, opening
 from .filesystem import describe, network_file_system
 from .keys import above_prefix, first_key
 from .locks import lock_file
-from .maintenance import Maintenance, maintain
+from .maintenance import Maintenance, maintain, shrink
 from .transaction import CHUNK, COLUMNS, SELECT, Change
 from .values import Row
 
@@ -135,6 +135,11 @@ class DiskStore:
         """
         self._database.require_writable()
         return maintain(self._database, older_than)
+
+    def shrink(self) -> None:
+        """Give the space of removed entries back to the file system. Reads no entries."""
+        self._database.require_writable()
+        self._database.use("tidy", shrink)
 
     def close(self) -> None:
         """Close the connections of all threads. A later call opens them again."""

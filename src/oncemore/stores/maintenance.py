@@ -41,7 +41,7 @@ def maintain(database: Database, older_than: float) -> Maintenance:
         chunk = candidates[start : start + CHUNK]
         sizes += database.use("tidy", _remove_orphans, folder, chunk)
     damaged = [key for (key,) in database.use("read", fetch, _NOT_INLINE) if not _intact(database, key)]
-    database.use("tidy", _shrink)
+    database.use("tidy", shrink)
     freed = sum(sizes) + max(0, before - _database_size(database.path))
     return Maintenance(len(sizes), freed, damaged)
 
@@ -79,7 +79,8 @@ def _remove_orphans(connection: sqlite3.Connection, folder: str, names: Sequence
     return sizes
 
 
-def _shrink(connection: sqlite3.Connection) -> None:
+def shrink(connection: sqlite3.Connection) -> None:
+    """Give free pages back; the journal too, if nobody is in it."""
     connection.executescript("PRAGMA incremental_vacuum")  # a plain execute would stop after one page
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 

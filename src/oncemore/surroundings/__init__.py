@@ -20,7 +20,8 @@ class Moment:
     """One call of a step, as its surroundings see it.
 
     `digests` are the content digests of those arguments that have one already; `options` are the step's. `reads` fills
-    while the step runs: the state keys that it read, with the digests of what it read; so does `sets`, the keys that it set itself.
+    while the step runs: the state keys that it read, with the digests of what it read; so does `sets`, the keys that it set itself, `existed`,
+    whether keys that it touched were there before, and `inside`, the files of steps that it called.
     """
 
     step: str
@@ -31,6 +32,8 @@ class Moment:
     roots: Roots = field(init=False)
     reads: dict[str, str] = field(default_factory=dict[str, str])
     sets: set[str] = field(default_factory=set[str])
+    existed: dict[str, bool] = field(default_factory=dict[str, bool])
+    inside: list[Any] = field(default_factory=list[Any])
 
     def __post_init__(self) -> None:
         self.roots = Roots(self._root, loose=lambda name: name not in self.digests)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from ..blobs import Blobs, Drafts, Kept, compare, remove
 from ..errors import CodecError, IntegrityError, OutputMissing, StoreError
 from . import Moment, Surrounding
 from .patterns import Name, Place, declaration, found_at, kind_of, places_of
+from .state import around
 
 
 class _Recorded(TypedDict):
@@ -55,13 +56,13 @@ class _Note:
     def __init__(self, moment: Moment) -> None:
         self.here = os.getcwd()
         self.declared = declaration(moment)
+        self.effect: Effect | None = None
+        self.trouble: Exception | None = None
         try:
             self.places = places_of(moment)  # now: the step may change its arguments
         except FileNotFoundError:  # a callable that looks into a folder which the step is going to make
             self.places = []
         self.before = [name for place in self.places for name in found_at(place, self.here)]
-        self.effect: Effect | None = None
-        self.trouble: Exception | None = None
 
 
 class Files(Surrounding):
@@ -91,17 +92,24 @@ class Files(Surrounding):
             note.trouble = error
 
     def after(self, moment: Moment, note: _Note | None) -> Effect | None:
-        if note is None:
-            return None
-        if note.trouble is not None:
-            raise note.trouble
-        return note.effect
+        outer, paths = around(moment), _Paths(*((note.places, note.here) if note else ((), "")))
+        trouble = [each for each in (note and note.trouble, *moment.inside) if isinstance(each, Exception)]
+        if trouble:
+            if outer is not None:
+                outer.inside.append(trouble[0])
+            raise trouble[0]
+        effect = None if note is None else note.effect
+        if moment.inside:
+            effect = _merged(moment, effect, paths)
+        if effect is not None and outer is not None:
+            outer.inside.append(_anywhere(effect, paths))
+        return effect
 
     def verify(self, moment: Moment, effect: Effect | None) -> str | None:
         """Make ready what is to be put back, or say why the step must run instead. CodecError for a damaged chunk."""
         if not moment.options["outputs"] and effect is None:
             return None
-        if effect is None or not moment.options["outputs"] or effect["declared"] != declaration(moment):
+        if effect is None or effect["declared"] != declaration(moment):
             return "outputs= changed"
         try:
             ready = _Return(moment, effect)
@@ -123,6 +131,33 @@ class Files(Surrounding):
         ready = effect.get("ready")
         assert ready is not None
         ready.put()
+        outer = around(moment)
+        if outer is not None:
+            outer.inside.append(_anywhere(effect, ready.paths))
+
+
+def _anywhere(effect: Effect, paths: _Paths) -> Effect:
+    """The effect with full paths, for the step around: its files are those of the steps inside it, too."""
+    return {
+        "declared": [],
+        "folders": [((paths.full(name), ""), mode) for name, mode in effect["folders"]],
+        "files": [((paths.full(name), ""), kept) for name, kept in effect["files"]],
+        "links": [((paths.full(name), ""), target, lively) for name, target, lively in effect["links"]],
+        "gone": [(paths.full(name), "") for name in effect["gone"]],
+    }
+
+
+def _merged(moment: Moment, own: Effect | None, paths: _Paths) -> Effect:
+    """What the steps inside left, one after the other, and last the step's own."""
+    last: dict[str, tuple[str, Any]] = {}
+    for effect in (*moment.inside, *(() if own is None else (own,))):
+        for kind in ("gone", "folders", "files", "links"):
+            for each in effect[kind]:
+                last[paths.full(each if kind == "gone" else each[0])] = kind, each
+    declared = declaration(moment) if own is None else own["declared"]
+    found = {kind: [each for of, each in last.values() if of == kind] for kind in ("folders", "files", "links", "gone")}
+    found["gone"].sort(key=lambda name: paths.full(name).count(os.sep), reverse=True)
+    return Effect(declared=declared, folders=found["folders"], files=found["files"], links=found["links"], gone=found["gone"])
 
 
 def _keep(found: Mapping[Name, str], paths: _Paths, moment: Moment, effect: Effect) -> None:
@@ -157,7 +192,7 @@ class _Return:
         self._effect = effect
         # what a callable said is in the names; asked before its files are there, it might say something else
         places = [] if callable(moment.options["outputs"]) else places_of(moment)
-        self._paths = _Paths(places, os.getcwd())
+        self.paths = self._paths = _Paths(places, os.getcwd())
         self._drafts = Drafts(Blobs(moment.run.store))
         self._modes: list[tuple[str, int]] = []
 

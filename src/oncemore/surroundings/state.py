@@ -148,6 +148,7 @@ class Watch:
         if key in self._own:
             return
         self._bound.setdefault(key, self.state._values.get(key, _NOTHING))
+        self.moment.existed.setdefault(key, key in self.state._values)
         self._own.add(key)
         self.moment.sets.add(key)
         if cause is not self:
@@ -179,6 +180,7 @@ class Watch:
 
     def _look(self, key: str) -> None:
         self._bound[key] = self.state._values.get(key, _NOTHING)
+        self.moment.existed.setdefault(key, key in self.state._values)
         roots = self.moment.roots
         try:
             if self._bound[key] is not _NOTHING:
@@ -196,8 +198,9 @@ class Watch:
 
     def _names_before(self) -> str:
         """What identifies the list of keys, as it was when the step began."""
-        known = {key for key in self.state._values if self._bound.get(key) is not _NOTHING}
-        return _names_digest(known | {key for key, was in self._bound.items() if was is not _NOTHING})
+        existed = self.moment.existed
+        known = {key for key in self.state._values if existed.get(key, True)}
+        return _names_digest(known | {key for key, was in existed.items() if was})
 
     def effect(self) -> dict[str, Any] | None:
         if self._trouble:
@@ -270,6 +273,11 @@ class StateKind(Surrounding):
 
 def _names_digest(keys: Iterable[str]) -> str:
     return digest(sorted(keys)).hex()
+
+
+def around(moment: Moment) -> Moment | None:
+    """The step that is being computed around the one that has been completed or skipped."""
+    return next((watch.moment for watch in reversed(_watches.get()) if watch.moment is not moment), None)
 
 
 def depend(state: State, keys: Iterable[str]) -> None:

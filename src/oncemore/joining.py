@@ -1,0 +1,30 @@
+"""Runs without a scope of their own here: those that another process has opened, and the place of shared results."""
+
+from __future__ import annotations
+
+import os
+
+from .runs import Reference, Run, default_store
+from .shelf import Shelf
+from .stores import open_store
+
+_joined: dict[tuple[int, Reference], Run] = {}
+
+
+def join(reference: Reference) -> Run:
+    """Take part in a run that another process has opened."""
+    place = (os.getpid(), reference)
+    if place not in _joined:
+        _joined[place] = Run(reference.id, open_store(reference.store), strict=reference.strict).open(announce=False)
+    return _joined[place]
+
+
+def outside() -> Run:
+    """Where shared steps keep their results when they are called outside a scope: no history, only results."""
+    store = default_store()
+    place = (os.getpid(), Reference("", store.url, False))
+    if place not in _joined:
+        run = Run("", store)
+        run.shelf = run.shared = Shelf(store, "shared", "shared/", None)
+        _joined[place] = run
+    return _joined[place]
