@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import os
+import sys
 import threading
 import time
 from contextvars import ContextVar
@@ -21,8 +21,9 @@ def lane() -> str:
     if helped.get():
         return helped.get()
     name = threading.current_thread().name
+    asyncio = sys.modules.get("asyncio")  # a program that has not loaded it has no tasks
     try:
-        task = asyncio.current_task()
+        task = asyncio.current_task() if asyncio else None
     except RuntimeError:
         task = None
     if task is not None:

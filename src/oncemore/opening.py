@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -104,6 +103,6 @@ def ending(error: BaseException | None) -> Event:
     """How a scope ended that was left by `error`, or by none."""
     if error is None or (isinstance(error, SystemExit) and not error.code):
         return RunFinished()
-    if isinstance(error, Exception) and not isinstance(error, asyncio.CancelledError):
+    if isinstance(error, Exception):
         return RunFailed(error=f"{type(error).__name__}: {error}")
     return RunInterrupted()

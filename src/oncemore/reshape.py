@@ -10,7 +10,7 @@ from .blobs import release, used
 from .errors import UsageError
 from .events import Event, Forked, RollbackUndone, RolledBack, RunRenamed
 from .past import Checkpoint, fold
-from .records import Record, checked, read, record_key, sealed, signed
+from .records import Record, checked, parse, read, record_key, sealed, signed
 from .stores import Store
 
 _BATCH = 500  # entries removed in one transaction, so that others need not wait long
@@ -47,29 +47,26 @@ def fork(
     store: Store, run_id: str, new_id: str, *, at: str | None = None, state: Mapping[str, Any] | None = None
 ) -> Record:
     """A new run that begins as `run_id` was at a checkpoint (now, if none is named). The parent is left as it is."""
-    checked(new_id)
-    parent = read(store, run_id)
+    key, origin = record_key(checked(new_id)), record_key(run_id)
+    then = store.get(origin)
+    parent = read(store, run_id) if then is None else parse(origin, then)
+    if store.get(key) is not None:
+        raise UsageError(f"there is a run {new_id!r} already")
     target: Checkpoint | None = fold(store, run_id, parent).find(at) if at is not None else None
     last = max((event.seq for event in records.read_log(store, parent.log)), default=0)
     log, number = (target.log, target.number) if target else (parent.log, last)
     child = Record.new(parent.workflow)
     child.generations = _until(parent, log, number) + child.generations
     child.parent, child.state = (run_id, number), dict(state or {})
-    key = record_key(new_id)
     cuts: dict[str, int] = {}  # up to which event of each log the fork needs what is there
     for g in child.generations[:-1]:
         cuts[g.log] = max(cuts.get(g.log, 0), g.cut or 0)
     needs = {f"need/{log.split('/')[1]}/{child.uid}": [str(cut).encode()] for log, cut in cuts.items()}
     begun = signed(child.log, Forked(parent=run_id, at=number))
-    if not store.commit(
-        put={key: sealed(key, child), **needs},
-        append={child.log: [begun]},
-        expect={key: None, record_key(run_id): store.get(record_key(run_id))},
-    ):
-        if store.get(key) is not None:
-            raise UsageError(f"there is a run {new_id!r} already")
-        return fork(store, run_id, new_id, at=at, state=state)  # the parent changed meanwhile
-    return child
+    put, append = {key: sealed(key, child), **needs}, {child.log: [begun]}
+    if store.commit(put=put, append=append, expect={key: None, origin: then}):
+        return child
+    return fork(store, run_id, new_id, at=at, state=state)  # one of them changed meanwhile
 
 
 def _until(parent: Record, log: str, number: int) -> list[records.Generation]:
@@ -104,13 +101,14 @@ def delete(store: Store, run_id: str) -> None:
 
     Killed midway, nothing of it counts any more; the next `delete` or `clean` removes the rest.
     """
-    record = read(store, run_id)
+    key = record_key(run_id)
+    then = store.get(key)
+    record = read(store, run_id) if then is None else parse(key, then)
     if records.status(store, record) == "running":
         raise UsageError(f"run {run_id} is running; stop it before you delete it")
-    key = record_key(run_id)
     gone = {f"gone/{record.uid}": [b"1"]}
     needs = [f"need/{owner}/{record.uid}" for owner in owners(record)]
-    if not store.commit(put=gone, delete=[key, *needs], expect={key: store.get(key)}):
+    if not store.commit(put=gone, delete=[key, *needs], expect={key: then}):
         return delete(store, run_id)  # it changed meanwhile
     clean(store)
 
