@@ -12,7 +12,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-
 helped: ContextVar[str] = ContextVar("oncemore_helped", default="")  # the lane that a helping thread works for
 
 

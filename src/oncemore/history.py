@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Any, Union
 
 from . import archive, events, exchange, records, reshape
-from .past import Past, When, _aware
+from .past import Past, When, aware
 from .records import Record
 from .retention import Policy, Pruned, give_back, prune
 from .runs import default_store
@@ -38,7 +38,7 @@ class PastRun(Past):
 
     def __init__(self, run_id: str, store: Store) -> None:
         self.id, self.store = run_id, store
-        self._record()  # UsageError now if there is no such run
+        self.workflow = self._record().workflow  # UsageError now if there is no such run
 
     def __repr__(self) -> str:
         return f"<PastRun {self.id!r} in {self.store.url}>"
@@ -66,7 +66,7 @@ class History:
             self._listed(run_id, record)
             for run_id, record in records.scan(self.store)
             if (workflow is None or record.workflow == workflow)
-            and (since is None or record.updated >= _aware(since).timestamp())
+            and (since is None or record.updated >= aware(since).timestamp())
         ]
         found.sort(key=lambda run: run.updated, reverse=True)
         return [run for run in found if status is None or run.status == status]

@@ -57,7 +57,7 @@ class Checkpoint:
         return {"state": {}, "generators": {}} if not self.snapshot else self._load(self._read(self.snapshot))
 
     def result(self) -> Any:
-        """What the step returned (a generator: the list of its items); NotRecorded for a checkpoint that is no step's, or whose value is gone."""
+        """What the step returned (a generator: the list of its items); NotRecorded if there is no such value (any more)."""
         if not self.entry:
             raise NotRecorded(f"checkpoint {self.id} was made by name: it has a state, no result")
         entry = self._read(self.entry)
@@ -148,11 +148,11 @@ class Checkpoints(Sequence[Checkpoint]):
 
     def since(self, time: When) -> Checkpoints:
         """Those not older than `time`."""
-        return Checkpoints(c for c in self._all if c.time >= _aware(time))
+        return Checkpoints(c for c in self._all if c.time >= aware(time))
 
     def between(self, start: When, end: When) -> Checkpoints:
         """Those from `start` to `end`, both included."""
-        return Checkpoints(c for c in self._all if _aware(start) <= c.time <= _aware(end))
+        return Checkpoints(c for c in self._all if aware(start) <= c.time <= aware(end))
 
     def find(self, which: str) -> Checkpoint:
         """The newest that `which` may mean: an id, a name, a node or a step. UsageError if there is none."""
@@ -163,7 +163,8 @@ class Checkpoints(Sequence[Checkpoint]):
         return found
 
 
-def _aware(time: When) -> datetime:
+def aware(time: When) -> datetime:
+    """A moment with its zone: seconds since 1970 in UTC, a datetime without a zone in the local one."""
     if isinstance(time, datetime):
         return time if time.tzinfo else time.astimezone()
     return datetime.fromtimestamp(time, timezone.utc)
@@ -173,9 +174,8 @@ def fold(store: Store, run_id: str, record: Record) -> Checkpoints:
     """The checkpoints of a run that count, its forebears' included, from their events."""
     found: list[Checkpoint] = []
     for log in dict.fromkeys(g.log for g in record.generations):
-        owner = run_id if log == record.log or record.parent is None else record.parent[0]
         mine = [g for g in record.generations if g.log == log]
-        found.extend(_fold_log(store, owner, record.workflow, log, mine))
+        found.extend(_fold_log(store, mine[0].run or run_id, record.workflow, log, mine))
     return Checkpoints(replace(checkpoint, index=i) for i, checkpoint in enumerate(found))
 
 
@@ -189,33 +189,46 @@ def _fold_log(
     for event in facts:
         if not isinstance(event, (events.StepCompleted, events.CheckpointSaved)) or event.seq in pruned:
             continue
-        step = event if isinstance(event, events.StepCompleted) else None
-        name = event if isinstance(event, events.CheckpointSaved) else None
-        entry = step.entry if step else ""
-        if step and newest[entry] != event.seq:
+        entry = event.entry if isinstance(event, events.StepCompleted) else ""
+        if entry and newest[entry] != event.seq:
             continue  # the node ran again and its checkpoint was replaced
         place = "" if entry.startswith("shared/") else entry or event.snapshot
         if not any(g.counts(event.seq, place or g.home) for g in generations):
             continue
-        yield Checkpoint(
-            id=f"{run_id}:{event.seq}",
-            index=0,
-            run=run_id,
-            workflow=workflow,
-            name=name.name if name else None,
-            step=step.step if step else None,
-            node=step.node if step else None,
-            next_node=name.next_node if name else None,
-            time=datetime.fromtimestamp(event.time, timezone.utc),
-            metadata=name.metadata if name else {},
-            pinned=pinned.get(event.seq, bool(name and name.pinned)),
-            stored_bytes=step.stored_bytes if step else 0,
-            entry=entry,
-            snapshot=event.snapshot,
-            log=log,
-            number=event.seq,
-            _store=store,
-        )
+        made = told(store, run_id, workflow, log, event)
+        yield replace(made, pinned=pinned.get(event.seq, made.pinned))
+
+
+def told(
+    store: Store,
+    run_id: str,
+    workflow: str | None,
+    log: str,
+    event: events.StepCompleted | events.CheckpointSaved,
+    index: int = 0,
+) -> Checkpoint:
+    """The checkpoint that an event tells of."""
+    step = event if isinstance(event, events.StepCompleted) else None
+    name = event if isinstance(event, events.CheckpointSaved) else None
+    return Checkpoint(
+        id=f"{run_id}:{event.seq}",
+        index=index,
+        run=run_id,
+        workflow=workflow,
+        name=name.name if name else None,
+        step=step.step if step else None,
+        node=step.node if step else None,
+        next_node=name.next_node if name else None,
+        time=datetime.fromtimestamp(event.time, timezone.utc),
+        metadata=name.metadata if name else {},
+        pinned=bool(name and name.pinned),
+        stored_bytes=step.stored_bytes if step else 0,
+        entry=step.entry if step else "",
+        snapshot=event.snapshot,
+        log=log,
+        number=event.seq,
+        _store=store,
+    )
 
 
 def usable(checkpoints: Checkpoints, which: str | None) -> tuple[Checkpoint, dict[str, Any]]:
@@ -340,9 +353,15 @@ class Past:
 
     id: str
     store: Store
+    workflow: str | None
 
     def _record(self) -> Record:
         return records.read(self.store, self.id)
+
+    @property
+    def log(self) -> str:
+        """Where the run's events stand in the store."""
+        return self._record().log
 
     def events(self, since: int = 0) -> Iterator[Event]:
         """The run's events in order, those after number `since`; other processes' too."""

@@ -11,7 +11,7 @@ import secrets
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -29,9 +29,10 @@ class Generation:
     home: str
     log: str
     cut: int | None = None
+    run: str = ""  # in a fork: what the run was called that this was inherited from
 
     def until(self, cut: int) -> Generation:
-        return Generation(self.home, self.log, cut if self.cut is None else min(cut, self.cut))
+        return replace(self, cut=cut if self.cut is None else min(cut, self.cut))
 
     def counts(self, event: int, entry: str) -> bool:
         """Whether an entry counts that the event of that number tells of."""

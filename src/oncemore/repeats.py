@@ -8,8 +8,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from .events import CheckpointSaved
-from .past import Checkpoint, Past
+from .events import CheckpointSaved, StepCompleted
+from .past import Checkpoint, Past, aware, told
 from .records import read_log
 
 
@@ -18,6 +18,7 @@ class Passed:
 
     def __init__(self) -> None:
         self._ahead: dict[tuple[Any, ...], list[Checkpoint]] | None = None
+        self._seen, self._count = 0, -1  # events read, and checkpoints among them; -1: none read yet
 
     def find(self, fact: CheckpointSaved, run: Past) -> Checkpoint | None:
         if self._ahead is None:
@@ -31,6 +32,21 @@ class Passed:
                     self._ahead.setdefault(_sameness(then), []).append(checkpoint)
         waiting = self._ahead.get(_sameness(fact))
         return waiting.pop(0) if waiting else None
+
+
+    def saved(self, fact: CheckpointSaved, run: Past) -> Checkpoint:
+        """The checkpoint that was just made, with its number. Reads only what is new in the log, after the first time."""
+        log = run.log
+        if self._count < 0:
+            mine = [checkpoint for checkpoint in run.checkpoints if checkpoint.time < aware(fact.time)]
+            self._count, self._seen = len(mine), max((c.number for c in mine if c.log == log), default=0)
+        for event in read_log(run.store, log, self._seen):
+            self._seen = event.seq
+            if isinstance(event, (StepCompleted, CheckpointSaved)):
+                self._count += 1
+                if (event.time, event.lane) == (fact.time, fact.lane) and isinstance(event, CheckpointSaved):
+                    return told(run.store, run.id, run.workflow, log, event, self._count - 1)
+        raise AssertionError(f"the log {log} has lost an event")
 
 
 def _sameness(fact: CheckpointSaved) -> tuple[Any, ...]:

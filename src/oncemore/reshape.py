@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from . import records
@@ -11,7 +12,7 @@ from .errors import UsageError
 from .events import Event, Forked, RollbackUndone, RolledBack, RunRenamed
 from .past import Checkpoint, fold
 from .records import Record, checked, parse, read, record_key, sealed, signed
-from .stores import Store
+from .stores import Bytes, Store
 
 _BATCH = 500  # entries removed in one transaction, so that others need not wait long
 
@@ -56,22 +57,24 @@ def fork(
     last = max((event.seq for event in records.read_log(store, parent.log)), default=0)
     log, number = (target.log, target.number) if target else (parent.log, last)
     child = Record.new(parent.workflow)
-    child.generations = _until(parent, log, number) + child.generations
+    child.generations = _until(run_id, parent, log, number) + child.generations
     child.parent, child.state = (run_id, number), dict(state or {})
     cuts: dict[str, int] = {}  # up to which event of each log the fork needs what is there
     for g in child.generations[:-1]:
         cuts[g.log] = max(cuts.get(g.log, 0), g.cut or 0)
     needs = {f"need/{log.split('/')[1]}/{child.uid}": [str(cut).encode()] for log, cut in cuts.items()}
     begun = signed(child.log, Forked(parent=run_id, at=number))
-    put, append = {key: sealed(key, child), **needs}, {child.log: [begun]}
+    put: dict[str, Sequence[Bytes]] = {key: sealed(key, child), **needs}
+    append = {child.log: [begun]}
     if store.commit(put=put, append=append, expect={key: None, origin: then}):
         return child
     return fork(store, run_id, new_id, at=at, state=state)  # one of them changed meanwhile
 
 
-def _until(parent: Record, log: str, number: int) -> list[records.Generation]:
+def _until(run_id: str, parent: Record, log: str, number: int) -> list[records.Generation]:
     last = max(i for i, g in enumerate(parent.generations) if g.log == log)
-    return [g.until(number) if g.log == log else g for g in parent.generations[: last + 1]]
+    kept = [g.until(number) if g.log == log else g for g in parent.generations[: last + 1]]
+    return [replace(g, run=g.run or run_id) for g in kept]
 
 
 def owners(record: Record) -> set[str]:

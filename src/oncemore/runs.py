@@ -260,9 +260,8 @@ class Run(Past):
         fact = dataclasses.replace(fact, snapshot=key)
         self.shelf.write_snapshot(entry, fact)
         self.told(fact)
+        saved = self._passed.saved(fact, self)
         self._retain()
-        saved = self.checkpoints.latest(name)
-        assert saved is not None
         return saved
 
     def restore(self, which: str | None = None) -> Checkpoint:

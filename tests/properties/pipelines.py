@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import threading
@@ -381,6 +382,8 @@ def child(request: Json) -> None:
     global attempt
     folder = request["folder"]
     attempt = Attempt(folder, request["fails"])
+    if request.get("lose files"):
+        shutil.rmtree(attempt.files, ignore_errors=True)
     attempt.files.mkdir(exist_ok=True)
     (attempt.folder / "work").mkdir(exist_ok=True)
     os.chdir(attempt.folder / "work")

@@ -20,8 +20,8 @@ class Moment:
     """One call of a step, as its surroundings see it.
 
     `digests` are the content digests of those arguments that have one already; `options` are the step's. `reads` fills
-    while the step runs: the state keys that it read, with the digests of what it read; so does `sets`, the keys that it set itself, `existed`,
-    whether keys that it touched were there before, and `inside`, the files of steps that it called.
+    while the step runs: the state keys that it read, with the digests of what it read; so do `sets`, the keys that it set
+    itself, `existed`, whether keys that it touched were there before, and `inside`, the files of steps that it called.
     """
 
     step: str

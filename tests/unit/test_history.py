@@ -1,0 +1,213 @@
+"""History: the runs of a store, listed, read, renamed, deleted."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+
+import pytest
+
+from oncemore import History, UsageError, checkpoint_scope, fork
+from oncemore.events import RunRenamed
+from tests.processes import Script
+from tests.unit.pasts import Counting, both, content, flow, keys, names, place, ran
+
+
+@pytest.fixture(params=both)
+def store(request: pytest.FixtureRequest) -> str:
+    return place(request.param)
+
+
+def fail(store: str, run_id: str) -> None:
+    with pytest.raises(KeyError), checkpoint_scope(run_id, store=store, workflow="bad"):
+        raise KeyError(run_id)
+
+
+def test_runs_are_listed_newest_first_with_what_is_known_of_them(store: str) -> None:
+    before = datetime.now(timezone.utc)
+    flow(store, "one", workflow="etl")
+    flow(store, "two")
+    flow(store, "one", workflow="etl")
+    one, two = History(store).runs()
+    assert (one.id, one.workflow, one.status, one.attempts, one.nodes, one.parent) == ("one", "etl", "finished", 2, 4, None)
+    assert (two.id, two.workflow, two.attempts) == ("two", None, 1)
+    assert before <= one.started <= two.started <= two.updated <= one.updated <= datetime.now(timezone.utc)
+    assert one.bytes == sum(c.stored_bytes for c in History(store).run("one").checkpoints)
+
+
+def test_they_can_be_chosen_by_workflow_status_and_time(store: str) -> None:
+    flow(store, "good", workflow="etl")
+    fail(store, "bad")
+    time.sleep(0.01)
+    now = time.time()
+    flow(store, "new", workflow="etl")
+    history = History(store)
+
+    def listed(**chosen: object) -> list[str]:
+        return [run.id for run in history.runs(**chosen)]
+
+    assert listed() == ["new", "bad", "good"]
+    assert listed(workflow="etl") == ["new", "good"]
+    assert listed(status="failed") == ["bad"]
+    assert listed(since=now) == listed(since=datetime.fromtimestamp(now, timezone.utc)) == ["new"]
+    assert listed(workflow="etl", status="failed") == []
+
+
+def test_an_empty_store_has_no_runs(store: str) -> None:
+    assert History(store).runs() == []
+    with pytest.raises(UsageError, match="there is no run 'x'"):
+        History(store).run("x")
+
+
+def test_a_run_read_back_is_read_only(store: str) -> None:
+    flow(store)
+    before = content(store)
+    past = History(store).run("r")
+    assert names(past.checkpoints)[-1] == "report"
+    assert past.summary().total.ran == 4 and past.status == "finished"
+    assert not hasattr(past, "checkpoint") and not hasattr(past, "restore") and not hasattr(past, "rollback")
+    assert list(past.events()) and repr(past).startswith("<PastRun 'r'")
+    assert content(store) == before
+
+
+KILLED = """
+from oncemore import checkpoint_scope, checkpointed
+@checkpointed
+def work(n): return n
+with checkpoint_scope("r", store="store"):
+    for n in range(3): work(n)
+    print("ready")
+    import time; time.sleep(60)
+"""
+
+
+def test_a_run_is_running_while_its_process_lives_and_killed_when_that_is_gone(script: Script) -> None:
+    running = script.start(KILLED)
+    running.wait_for("ready")
+    (run,) = History("store").runs()
+    assert (run.status, run.nodes) == ("running", 3)
+    running.kill()
+    (run,) = History("store").runs(status="killed")
+    assert (run.status, run.nodes, run.attempts) == ("killed", 3, 1)
+    script(KILLED.replace("time.sleep(60)", ""))
+    (run,) = History("store").runs()
+    assert (run.status, run.nodes, run.attempts) == ("finished", 3, 2)
+
+
+def test_a_run_that_one_process_died_in_is_finished_when_the_other_has_finished_it(script: Script) -> None:
+    dying = script.start(KILLED)
+    dying.wait_for("ready")
+    with checkpoint_scope("r", store="store"):
+        dying.kill()
+    assert History("store").run("r").status == "finished"
+
+
+def test_delete_removes_all_of_a_run_and_nothing_else(store: str) -> None:
+    flow(store, "other")
+    before = content(store)
+    flow(store)
+    with pytest.raises(UsageError, match="no rollback"):
+        History(store).undo_rollback("r")
+    History(store).rollback("r", to="load")
+    flow(store)
+    History(store).delete("r")
+    assert content(store) == before
+    assert [run.id for run in History(store).runs()] == ["other"]
+
+
+def test_no_old_result_comes_back_under_a_deleted_id(store: str) -> None:
+    flow(store)
+    History(store).delete("r")
+    run = flow(store)
+    assert ran(run) == ["clean", "load", "report", "train"]
+    assert len(run.checkpoints) == 5 and run.checkpoints[0].id == "r:2"
+
+
+class Dying(Counting):
+    """A store that dies at its n-th commit."""
+
+    def __init__(self, inner: str, at: int) -> None:
+        super().__init__(inner)
+        self.at = at
+
+    def commit(self, **change: object) -> bool:  # type: ignore[override]
+        if self.commits == self.at:
+            raise KeyboardInterrupt
+        return super().commit(**change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3])
+def test_a_delete_cut_off_midway_lets_no_old_result_come_back_and_the_next_completes_it(store: str, at: int) -> None:
+    flow(store, "other")
+    before = content(store)
+    flow(store)
+    with pytest.raises(KeyboardInterrupt):
+        History(Dying(store, at)).delete("r")
+    there = "r" in [run.id for run in History(store).runs()]
+    assert there == (at == 0)
+    run = flow(store)
+    assert ran(run) == ([] if there else ["clean", "load", "report", "train"])
+    History(store).delete("r")
+    assert content(store) == before
+
+
+def test_a_running_run_is_neither_deleted_nor_renamed(store: str) -> None:
+    with checkpoint_scope("r", store=store):
+        with pytest.raises(UsageError, match="is running; stop it"):
+            History(store).delete("r")
+        with pytest.raises(UsageError, match="is running; stop it"):
+            History(store).rename("r", "other")
+    History(store).delete("r")
+    with pytest.raises(UsageError, match="no run"):
+        History(store).delete("r")
+
+
+@pytest.mark.parametrize("order", [("r", "child", "grandchild"), ("grandchild", "child", "r"), ("child", "r", "grandchild")])
+def test_what_forks_need_stays_until_the_last_is_deleted(store: str, order: tuple[str, ...]) -> None:
+    fork(flow(store), "child", at="after-clean")
+    flow(store, "child")
+    fork(History(store).run("child"), "grandchild", at="train")
+    history = History(store)
+    left = {"r", "child", "grandchild"}
+    for run_id in order:
+        history.delete(run_id)
+        left.discard(run_id)
+        for other in left:
+            missing = ran(flow(store, other))
+            assert missing in ([], ["report"]), f"{other} lost {missing} when {run_id} was deleted"
+    assert [key for key in keys(store) if not key.startswith("code/")] == []
+
+
+def test_rename_changes_the_id_and_nothing_else(store: str) -> None:
+    run = flow(store)
+    results = [c.result() for c in run.checkpoints if c.step]
+    entries = keys(store, "node/")
+    History(store).rename("r", "better name/1")
+    assert keys(store, "node/") == entries
+    assert [r.id for r in History(store).runs()] == ["better name/1"]
+    renamed = flow(store, "better name/1")
+    assert ran(renamed) == []
+    assert [c.result() for c in renamed.checkpoints if c.step] == results
+    assert renamed.checkpoints[0].id == "better name/1:2"
+    assert [e.before for e in renamed.events() if isinstance(e, RunRenamed)] == ["r"]
+    assert ran(flow(store)) == ["clean", "load", "report", "train"]
+
+
+def test_rename_refuses_ids_that_are_taken_or_cannot_be(store: str) -> None:
+    flow(store)
+    flow(store, "other")
+    before = content(store)
+    for new, why in (("other", "already"), ("r", "already"), ("", "run id"), ("a\0", "run id")):
+        with pytest.raises(UsageError, match=why):
+            History(store).rename("r", new)
+    with pytest.raises(UsageError, match="no run"):
+        History(store).rename("nobody", "x")
+    assert content(store) == before
+
+
+def test_a_damaged_record_does_not_hide_the_other_runs(store: str) -> None:
+    flow(store, "a")
+    flow(store, "b")
+    opened = History(store).store
+    opened.commit(put={"run/a": [b"nonsense"]})
+    assert [run.id for run in History(store).runs()] == ["b"]
