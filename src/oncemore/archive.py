@@ -89,16 +89,17 @@ def _sealed_as(key: str) -> str | None:
 
 def import_(store: Store, path: str | os.PathLike[str], *, trust: bool = False) -> list[str]:
     """Bring the runs of an archive into a store; their ids. A damaged archive brings nothing. Twice is once."""
-    try:
-        with zipfile.ZipFile(path) as archive:
+    with open(path, "rb") as file:
+        try:
+            archive = zipfile.ZipFile(file)
             manifest = _verified(archive, path, trust)
-            here = {record.uid: run_id for run_id, record in records.scan(store)}
-            _check_conflicts(store, archive, manifest, here)
-            _bring(store, archive, manifest, here)
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, NotImplementedError) as error:
-        if isinstance(error, UsageError):
+        except UsageError:
             raise
-        raise IntegrityError(f"the archive {os.fspath(path)} is damaged ({error}); nothing was imported") from error
+        except Exception as error:  # whatever a zip file can be damaged to
+            raise IntegrityError(f"the archive {os.fspath(path)} is damaged ({error}); nothing was imported") from error
+        here = {record.uid: run_id for run_id, record in records.scan(store)}
+        _check_conflicts(store, archive, manifest, here)
+        _bring(store, archive, manifest, here)
     runs: list[str] = manifest["runs"]
     return runs
 

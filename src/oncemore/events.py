@@ -214,4 +214,6 @@ class RunRenamed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunImported(Event):
-    """The run came out of an archive."""
+    """The run came out of an archive. The results of these checkpoints, named by the numbers of their events, did not."""
+
+    without: list[int] = field(default_factory=list[int])

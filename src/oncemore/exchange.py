@@ -133,7 +133,8 @@ def _planned(run: Mapping[str, Any]) -> tuple[Record, dict[str, Sequence[Bytes]]
         event = Event.from_json(json.dumps({k: v for k, v in fact.items() if k != "seq"}).encode(), 0)
         log.append(signed(record.log, event))
     record.counted = len(log)
-    return record, put, [*log, signed(record.log, RunImported())]
+    without = [e["seq"] for e in run["events"] if e["event"] == "StepCompleted" and e["entry"] not in put]
+    return record, put, [*log, signed(record.log, RunImported(without=without))]
 
 
 def _entry(key: str, value: Any, facts: Mapping[str, Any]) -> list[Bytes]:

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 from .codec import seal, unseal
 from .errors import IntegrityError, UsageError, warn
-from .events import CheckpointsPruned, Event, SnapshotSaved, StepCompleted, StepForgotten
+from .events import CheckpointsPruned, Event, RunImported, SnapshotSaved, StepCompleted, StepForgotten
 from .secret import secret
 from .stores import Bytes, Hold, Store
 
@@ -213,8 +213,9 @@ def told_of(store: Store, log: str, home: str) -> frozenset[str]:
             numbers[event.seq] = event.entry.partition("@")[0]
         elif isinstance(event, StepForgotten):
             numbers = {seq: key for seq, key in numbers.items() if key != event.entry}
-        elif isinstance(event, CheckpointsPruned):
-            gone = {numbers.get(seq) for seq in event.checkpoints}
+        elif isinstance(event, (CheckpointsPruned, RunImported)):
+            missing = event.checkpoints if isinstance(event, CheckpointsPruned) else event.without
+            gone = {numbers.get(seq) for seq in missing}
             numbers = {seq: key for seq, key in numbers.items() if key not in gone}
     return frozenset(numbers.values())
 

@@ -90,7 +90,7 @@ class Run(Past):
         self._opened: Opened
         self._last_snapshot: tuple[str, str] = ("", "")  # content, key
         self._passed = Passed()
-        self._retention, self._since_pruned = retention, 0
+        self._retention, self._since_pruned, self._left = retention, 0, False
         self.state = State(state)
         self.shelf: Shelf
         self.shared: Shelf
@@ -134,6 +134,7 @@ class Run(Past):
 
         try:
             records.change(self.store, self.id, end)
+            self._left = True
             for fact in facts:
                 self.told(fact)
         except (StoreError, UsageError) as trouble:
@@ -287,7 +288,7 @@ class Run(Past):
     def _unwritten(self) -> Iterable[Event]:
         return [
             events.StepReused(step=step, times=times, seconds_saved=self._saved[step])
-            for step, times in sorted(self.reused.items())
+            for step, times in sorted(self.reused.items() if not self._left else ())
         ]
 
     # -- nodes

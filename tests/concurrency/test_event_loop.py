@@ -229,6 +229,7 @@ def test_a_scope_left_by_cancellation_is_recorded_as_interrupted() -> None:
 
         task = asyncio.create_task(job())
         while not (kept and kept[0].ran["small"]):
+            assert not task.done()
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.05)
         task.cancel()

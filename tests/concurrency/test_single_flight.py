@@ -191,6 +191,7 @@ def test_when_the_owner_is_cancelled_a_waiting_task_takes_over(run: Run) -> None
     async def main() -> list[int]:
         owner = asyncio.create_task(slow_async(1, asyncio.Event().wait))
         while not calls:
+            assert not owner.done()
             await asyncio.sleep(0.001)
         waiter = asyncio.create_task(slow_async(1, lambda: asyncio.sleep(0)))
         await asyncio.sleep(A_MOMENT)
@@ -209,6 +210,7 @@ def test_when_a_waiter_is_cancelled_the_owner_and_the_others_go_on(run: Run) -> 
         go = asyncio.Event()
         owner = asyncio.create_task(slow_async(1, go.wait))
         while not calls:
+            assert not owner.done()
             await asyncio.sleep(0.001)
         waiters = [asyncio.create_task(slow_async(1)) for _ in range(3)]
         await asyncio.sleep(A_MOMENT)
