@@ -25,21 +25,22 @@ class Passed:
             self._ahead = {}
             named = [checkpoint for checkpoint in run.checkpoints if checkpoint.name is not None]
             logs = {checkpoint.log for checkpoint in named}  # a fork finds those of its forebears
-            told = {(log, e.seq): e for log in logs for e in read_log(run.store, log)}
+            facts = {(log, e.seq): e for log in logs for e in read_log(run.store, log)}
             for checkpoint in named:
-                then = told[checkpoint.log, checkpoint.number]
+                then = facts[checkpoint.log, checkpoint.number]
                 if isinstance(then, CheckpointSaved):
                     self._ahead.setdefault(_sameness(then), []).append(checkpoint)
         waiting = self._ahead.get(_sameness(fact))
         return waiting.pop(0) if waiting else None
 
-
     def saved(self, fact: CheckpointSaved, run: Past) -> Checkpoint:
         """The checkpoint that was just made, with its number. Reads only what is new in the log, after the first time."""
         log = run.log
         if self._count < 0:
-            mine = [checkpoint for checkpoint in run.checkpoints if checkpoint.time < aware(fact.time)]
-            self._count, self._seen = len(mine), max((c.number for c in mine if c.log == log), default=0)
+            sought = fact.name, aware(fact.time), log
+            made = next(c for c in reversed(run.checkpoints) if (c.name, c.time, c.log) == sought)
+            self._count, self._seen = made.index + 1, made.number
+            return made
         for event in read_log(run.store, log, self._seen):
             self._seen = event.seq
             if isinstance(event, (StepCompleted, CheckpointSaved)):
@@ -47,6 +48,10 @@ class Passed:
                 if (event.time, event.lane) == (fact.time, fact.lane) and isinstance(event, CheckpointSaved):
                     return told(run.store, run.id, run.workflow, log, event, self._count - 1)
         raise AssertionError(f"the log {log} has lost an event")
+
+    def recount(self) -> None:
+        """Checkpoints were removed: those that are left have other places."""
+        self._count = -1
 
 
 def _sameness(fact: CheckpointSaved) -> tuple[Any, ...]:

@@ -140,6 +140,7 @@ class Run(Past):
         except (StoreError, UsageError) as trouble:
             warn(f"run {self.id}: how it ended could not be written: {trouble}")
         finally:
+            self._scribe.stop()
             self._opened.close()
 
     # -- events
@@ -159,6 +160,7 @@ class Run(Past):
         if self._retention is not None and self._since_pruned >= every:
             self._since_pruned = 0
             self._last_snapshot = ("", "")  # it may go
+            self._passed.recount()
             try:
                 prune(self.store, self._retention, [self.id], dry_run=False, own=self.id)
             except StoreError as error:

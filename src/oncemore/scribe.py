@@ -14,41 +14,32 @@ PATIENCE = 0.5  # seconds; a step that is over by then leaves one event instead 
 
 
 class Scribe:
-    """One thread for all steps of a run, started when the first step is, idle while none runs."""
+    """One thread for all steps of a run, from the first step to the end of the scope. Steps never wait for it."""
 
     def __init__(self, write: Callable[[StepStarted], None]) -> None:
         self._write = write
         self._begun: dict[int, StepStarted] = {}
-        self._wake = threading.Condition()
-        self._owner = 0
+        self._owner = 0  # the process that has the thread: a forked child needs one of its own
 
     def begin(self, event: StepStarted) -> None:
-        if (
-            self._owner != os.getpid()
-        ):  # also in a forked child: it has no thread of ours, and our lock may be held there
-            self._owner, self._begun, self._wake = os.getpid(), {}, threading.Condition()
-            threading.Thread(target=self._watch, name="oncemore-scribe", daemon=True).start()
-        with self._wake:
-            if not self._begun:
-                self._wake.notify()
-            self._begun[id(event)] = event
+        if self._owner != os.getpid():
+            self._owner, self._begun = os.getpid(), {}
+            threading.Thread(target=self._watch, args=(self._begun,), name="oncemore-scribe", daemon=True).start()
+        self._begun[id(event)] = event
 
     def end(self, event: StepStarted) -> None:
-        with self._wake:
-            self._begun.pop(id(event), None)
+        self._begun.pop(id(event), None)
 
-    def _watch(self) -> None:
-        while True:
-            with self._wake:
-                while not self._begun:
-                    self._wake.wait()
+    def stop(self) -> None:
+        """The scope ends; a step after this begins anew."""
+        self._owner = 0
+
+    def _watch(self, begun: dict[int, StepStarted]) -> None:
+        while self._owner == os.getpid() and self._begun is begun:
             time.sleep(PATIENCE)
-            with self._wake:
-                due = [event for event in self._begun.values() if time.time() - event.time >= PATIENCE]
-                for event in due:
-                    del self._begun[id(event)]
-            for event in due:
-                try:
-                    self._write(event)
-                except StoreError:
-                    pass  # the step's own end will tell of a store that cannot be written
+            for key, event in list(begun.items()):
+                if time.time() - event.time >= PATIENCE and begun.pop(key, None) is not None:
+                    try:
+                        self._write(event)
+                    except StoreError:
+                        pass  # the step's own end will tell of a store that cannot be written

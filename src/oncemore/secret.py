@@ -22,16 +22,20 @@ def key_file() -> Path:
 
 def secret() -> bytes:
     """The 32 bytes that sign and verify entries, from `ONCEMORE_KEY` or the user's key file, made on first use."""
-    given = os.environ.get("ONCEMORE_KEY")
-    return _derive(given.encode() if given else _read(key_file()))
+    get = os.environ.get
+    return _found(get("ONCEMORE_KEY"), get("XDG_CONFIG_HOME"), get("HOME"))
 
 
 @lru_cache(maxsize=8)
+def _found(given: str | None, *where: str | None) -> bytes:
+    """The secret for these settings: read once, for it is needed with every entry."""
+    return _derive(given.encode() if given else _read(key_file()))
+
+
 def _derive(material: bytes) -> bytes:
     return blake3(material, derive_key_context=_CONTEXT).digest()
 
 
-@lru_cache(maxsize=8)
 def _read(path: Path) -> bytes:
     try:
         if not path.exists():

@@ -321,3 +321,12 @@ def test_the_summary_in_the_list_of_runs_shrinks_with_what_was_removed(store: st
     flow(store)
     (record,) = History(store).runs()
     assert (record.nodes, record.bytes) == (4, sum(c.stored_bytes for c in run.checkpoints))
+
+
+def test_a_checkpoint_just_made_has_its_place_among_those_that_are_left(store: str) -> None:
+    with checkpoint_scope("r", store=store, max_checkpoints=3) as run:
+        for n in range(70):
+            run.state["n"] = n
+            made = run.checkpoint("tick")
+            if len(run.checkpoints) > 3:
+                assert run.checkpoints[made.index] == made
