@@ -132,7 +132,9 @@ def _pytest(python: Python, inside: str, campaign: str, arguments: list[str]) ->
     print(f"\n== tests on Python {python.version}, {campaign} campaigns", flush=True)
     command = [inside, "-m", "pytest", "-q", *arguments]
     passed, failed, skipped = _counted(python, [*command, "-n", workers, "--dist=worksteal"], env)
-    if 0 < failed <= 10:  # on a machine that others use, any test may be too slow; each that needs a second try is named
+    if (
+        0 < failed <= 10
+    ):  # on a machine that others use, any test may be too slow; each that needs a second try is named
         print(f"\n== once more on Python {python.version}: those that failed", flush=True)
         mended, failed, _ = _counted(python, [*command, "-v", "--last-failed", "--last-failed-no-failures=none"], env)
         passed += mended

@@ -79,7 +79,9 @@ def measured(store: Any, size: int) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", both)
-def test_a_run_costs_what_it_holds_whatever_else_is_in_the_store(kind: str, campaign: Callable[[int, int], int]) -> None:
+def test_a_run_costs_what_it_holds_whatever_else_is_in_the_store(
+    kind: str, campaign: Callable[[int, int], int]
+) -> None:
     alone = measured(place(kind, "alone"), 50)
     neighbours(place(kind, "crowded"), campaign(1_000_000, 50_000))
     crowded = measured(place(kind, "crowded"), 50)

@@ -74,7 +74,9 @@ def test_reruns_hit_in_the_other_store(store: str, other: str) -> None:
     run, again = rich(other)
     assert ran(run) == [] and again == value
     assert Path("out.bin").read_bytes() == kept
-    assert [c.state() for c in History(other).run("r").checkpoints] == [c.state() for c in History(store).run("r").checkpoints]
+    assert [c.state() for c in History(other).run("r").checkpoints] == [
+        c.state() for c in History(store).run("r").checkpoints
+    ]
 
 
 def test_only_the_runs_that_are_named_are_exported(store: str, other: str) -> None:
@@ -221,11 +223,15 @@ def cut(at: float) -> Callable[[bytes], bytes]:
         pytest.param(lambda data: bytes(len(data)), id="zeros"),
         pytest.param(lambda data: b"not a zip file", id="another file"),
         pytest.param(lambda data: data[100:], id="its beginning missing"),
-        pytest.param(lambda data: data[: len(data) // 2] + data[len(data) // 2 + 1 :], id="a byte in its middle missing"),
+        pytest.param(
+            lambda data: data[: len(data) // 2] + data[len(data) // 2 + 1 :], id="a byte in its middle missing"
+        ),
     ],
 )
 @pytest.mark.parametrize("trust", [False, True])
-def test_a_damaged_archive_is_said_to_be_damaged_and_brings_nothing(harm: Callable[[bytes], bytes], trust: bool) -> None:
+def test_a_damaged_archive_is_said_to_be_damaged_and_brings_nothing(
+    harm: Callable[[bytes], bytes], trust: bool
+) -> None:
     store, other = place("memory"), place("memory", "other")
     flow(store)
     History(store).export("runs.zip")

@@ -37,7 +37,9 @@ def common(x: int) -> int:
         (None, []),
     ],
 )
-def test_a_fork_shares_what_was_done_up_to_there_and_runs_the_rest(store: str, at: str | None, again: list[str]) -> None:
+def test_a_fork_shares_what_was_done_up_to_there_and_runs_the_rest(
+    store: str, at: str | None, again: list[str]
+) -> None:
     parent = flow(store)
     child = fork(parent, "child", at=at)
     count = {None: 5, "after-clean": 3, "load": 1, "r:5": 4}[at]

@@ -29,7 +29,14 @@ def test_runs_are_listed_newest_first_with_what_is_known_of_them(store: str) -> 
     flow(store, "two")
     flow(store, "one", workflow="etl")
     one, two = History(store).runs()
-    assert (one.id, one.workflow, one.status, one.attempts, one.nodes, one.parent) == ("one", "etl", "finished", 2, 4, None)
+    assert (one.id, one.workflow, one.status, one.attempts, one.nodes, one.parent) == (
+        "one",
+        "etl",
+        "finished",
+        2,
+        4,
+        None,
+    )
     assert (two.id, two.workflow, two.attempts) == ("two", None, 1)
     assert before <= one.started <= two.started <= two.updated <= one.updated <= datetime.now(timezone.utc)
     assert one.bytes == sum(c.stored_bytes for c in History(store).run("one").checkpoints)
@@ -162,7 +169,9 @@ def test_a_running_run_is_neither_deleted_nor_renamed(store: str) -> None:
         History(store).delete("r")
 
 
-@pytest.mark.parametrize("order", [("r", "child", "grandchild"), ("grandchild", "child", "r"), ("child", "r", "grandchild")])
+@pytest.mark.parametrize(
+    "order", [("r", "child", "grandchild"), ("grandchild", "child", "r"), ("child", "r", "grandchild")]
+)
 def test_what_forks_need_stays_until_the_last_is_deleted(store: str, order: tuple[str, ...]) -> None:
     fork(flow(store), "child", at="after-clean")
     flow(store, "child")

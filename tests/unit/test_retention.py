@@ -91,7 +91,10 @@ SIX = [
         (at_most_bytes(110), "345"),
         (at_most_bytes(0), ""),
         (keep_first() | keep_last(2) | pinned, "0245"),
-        (keep_first() | keep_last(20) | keep_latest_of_each_name() | keep_newer_than("30d") | keep_named() | pinned, "012345"),
+        (
+            keep_first() | keep_last(20) | keep_latest_of_each_name() | keep_newer_than("30d") | keep_named() | pinned,
+            "012345",
+        ),
         (keep_named() & keep_newer_than("30d"), "4"),
         ((keep_named() | pinned) & at_most(2), "24"),
         (at_most(2) & (keep_named() | pinned), "4"),

@@ -157,7 +157,9 @@ def _merged(moment: Moment, own: Effect | None, paths: _Paths) -> Effect:
     declared = declaration(moment) if own is None else own["declared"]
     found = {kind: [each for of, each in last.values() if of == kind] for kind in ("folders", "files", "links", "gone")}
     found["gone"].sort(key=lambda name: paths.full(name).count(os.sep), reverse=True)
-    return Effect(declared=declared, folders=found["folders"], files=found["files"], links=found["links"], gone=found["gone"])
+    return Effect(
+        declared=declared, folders=found["folders"], files=found["files"], links=found["links"], gone=found["gone"]
+    )
 
 
 def _keep(found: Mapping[Name, str], paths: _Paths, moment: Moment, effect: Effect) -> None:
