@@ -8,7 +8,7 @@ import shutil
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ COMPLETE = STEPS + STEPS // 10
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with a run, its fork, and a bystander; with its secret, since each test has another home."""
     folder = tmp_path_factory.mktemp("template")
     secret, os.environ["ONCEMORE_KEY"] = os.environ.get("ONCEMORE_KEY"), "the same for all"
@@ -64,7 +64,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         os.environ.pop("ONCEMORE_KEY")
         if secret is not None:
             os.environ["ONCEMORE_KEY"] = secret
-    yield folder
+    return folder
 
 
 @pytest.fixture(autouse=True)

@@ -27,6 +27,7 @@ IDS = ["a", "b", "c", "d"]
 
 ids = st.sampled_from(IDS)
 places = st.integers(0, 20)
+picks = st.integers(0, 3)  # of the runs that there are
 
 
 @checkpointed
@@ -64,6 +65,7 @@ class HistoryMachine(RuleBasedStateMachine):
         self.runs: dict[str, Modelled] = {}
         self.gone: set[Token] = set()
         self.clock = 0
+        self.run_steps("a", [0, 1, 2, 3])
 
     def alive(self, run: Modelled) -> list[Token]:
         return [token for token in run.done if token not in self.gone]
@@ -71,6 +73,9 @@ class HistoryMachine(RuleBasedStateMachine):
     def tick(self) -> int:
         self.clock += 1
         return self.clock
+
+    def known(self, pick: int) -> str:
+        return sorted(self.runs)[pick % len(self.runs)]
 
     def picked(self, run_id: str, where: int) -> tuple[Modelled, int, str] | None:
         """A checkpoint of a run: its place in the model and its id in the store."""
@@ -92,8 +97,10 @@ class HistoryMachine(RuleBasedStateMachine):
                     expected += 1
         assert sum(opened.ran.values()) == expected
 
-    @rule(run_id=ids, where=places, keep=st.booleans())
-    def roll_back(self, run_id: str, where: int, keep: bool) -> None:
+    @precondition(lambda self: self.runs)
+    @rule(pick=picks, where=places, keep=st.booleans())
+    def roll_back(self, pick: int, where: int, keep: bool) -> None:
+        run_id = self.known(pick)
         picked = self.picked(run_id, where)
         if picked is None:
             return
@@ -104,18 +111,21 @@ class HistoryMachine(RuleBasedStateMachine):
         run.done = run.done[: run.done.index(token) + keep]
 
     @precondition(lambda self: self.runs)
-    @rule(run_id=ids)
-    def undo(self, run_id: str) -> None:
-        run = self.runs.get(run_id)
-        if run is not None and run.undo:
+    @rule(pick=picks)
+    def undo(self, pick: int) -> None:
+        run_id = self.known(pick)
+        run = self.runs[run_id]
+        if run.undo:
             self.history.undo_rollback(run_id)
             run.done = run.undo.pop()
         else:
             with pytest.raises(UsageError):
                 self.history.undo_rollback(run_id)
 
-    @rule(run_id=ids, new_id=ids, where=places, now=st.booleans())
-    def fork(self, run_id: str, new_id: str, where: int, now: bool) -> None:
+    @precondition(lambda self: self.runs)
+    @rule(pick=picks, new_id=ids, where=places, now=st.booleans())
+    def fork(self, pick: int, new_id: str, where: int, now: bool) -> None:
+        run_id = self.known(pick)
         picked = self.picked(run_id, where)
         if picked is None:
             return
@@ -132,28 +142,31 @@ class HistoryMachine(RuleBasedStateMachine):
         earlier = {owner: place for owner, place in run.needs.items() if owner in owners}
         self.runs[new_id] = Modelled(self.tick(), run_id, done, needs={**earlier, **cut})
 
-    @rule(run_id=ids, new_id=ids)
-    def rename(self, run_id: str, new_id: str) -> None:
-        if run_id not in self.runs or new_id in self.runs:
+    @precondition(lambda self: self.runs)
+    @rule(pick=picks, new_id=ids)
+    def rename(self, pick: int, new_id: str) -> None:
+        run_id = self.known(pick)
+        if new_id in self.runs:
             with pytest.raises(UsageError):
                 self.history.rename(run_id, new_id)
             return
         self.history.rename(run_id, new_id)
         self.runs[new_id] = self.runs.pop(run_id)
 
-    @rule(run_id=ids)
-    def delete(self, run_id: str) -> None:
-        if self.runs.pop(run_id, None) is None:
-            with pytest.raises(UsageError):
-                self.history.delete(run_id)
-        else:
+    @precondition(lambda self: self.runs)
+    @rule(pick=picks)
+    def delete(self, pick: int) -> None:
+        run_id = self.known(pick)
+        del self.runs[run_id]
+        self.history.delete(run_id)
+        with pytest.raises(UsageError):
             self.history.delete(run_id)
 
-    @rule(run_id=ids, count=st.integers(1, 4), dry_run=st.booleans())
-    def prune(self, run_id: str, count: int, dry_run: bool) -> None:
-        run = self.runs.get(run_id)
-        if run is None:
-            return
+    @precondition(lambda self: self.runs)
+    @rule(pick=picks, count=st.integers(1, 3), dry_run=st.booleans())
+    def prune(self, pick: int, count: int, dry_run: bool) -> None:
+        run_id = self.known(pick)
+        run = self.runs[run_id]
         pruned = self.history.prune(keep_last(count), runs=[run_id], dry_run=dry_run)
         needed = max((other.needs.get(run.uid, 0) for other in self.runs.values()), default=0)
         mine = [token for token in self.alive(run) if token.owner == run.uid]
@@ -201,7 +214,7 @@ class OnDisk(HistoryMachine):
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", [HistoryMachine, OnDisk], ids=["memory", "disk"])
 def test_store_and_history_agree_with_a_plain_model(machine: type[HistoryMachine]) -> None:
-    short = 25 if machine is HistoryMachine else 8
+    short = 40 if machine is HistoryMachine else 8
     run_state_machine_as_test(
         machine, settings=settings(max_examples=200 if FULL else short, stateful_step_count=40 if FULL else 25)
     )

@@ -76,13 +76,13 @@ def steps(draw: st.DrawFn, depth: int = 2) -> Json:
     if depth == 2 and not fate["hopeless"]:
         fate.update(transient=draw(st.sampled_from([0, 0, 0, 1, 2])), caught=draw(st.booleans()))
     uses = draw(st.lists(INDEX, max_size=3))
-    return {"kind": kind, "uses": uses, "ops": draw(st.lists(st.one_of(choices), min_size=1, max_size=5)), "fate": fate}
+    return {"kind": kind, "uses": uses, "ops": draw(st.lists(st.one_of(choices), min_size=2, max_size=6)), "fate": fate}
 
 
 @st.composite
 def described_pipelines(draw: st.DrawFn) -> Json:
     between = st.lists(OPS.map(lambda op: {"op": op}), max_size=2)
-    turns = draw(st.lists(st.tuples(between, steps()), min_size=2, max_size=6))
+    turns = draw(st.lists(st.tuples(between, steps()), min_size=3, max_size=6))
     script = [part for before, step in turns for part in (*before, step)]
     number(script, iter(range(1000)))
     objects = draw(st.lists(st.sampled_from(pipelines.OBJECTS), min_size=1, max_size=5))
@@ -149,11 +149,18 @@ def warm() -> Iterator[Warm]:
     process.close()
 
 
-def undisturbed(warm: Warm, pipeline: Json, folder: Path) -> Json:
+def undisturbed(warm: Warm, pipeline: Json, folder: Path, **request: Json) -> Json:
     """The pipeline from beginning to end in one process, without failures that come and go."""
-    folder.mkdir()
-    assert warm.run(pipeline=pipeline, folder=str(folder), fails=False)["code"] == 0
-    return json.loads((folder / "ended").read_text())
+    folder.mkdir(exist_ok=True)
+    assert warm.run(pipeline=pipeline, folder=str(folder), fails=False, **request)["code"] == 0
+    return ended(folder)
+
+
+def ended(folder: Path) -> Json:
+    told = folder / "ended"
+    found = json.loads(told.read_text()) if told.exists() else None
+    told.unlink(missing_ok=True)
+    return found
 
 
 def disturbed(warm: Warm, pipeline: Json, folder: Path, kills: list[Json], events: int) -> Json:
@@ -163,13 +170,13 @@ def disturbed(warm: Warm, pipeline: Json, folder: Path, kills: list[Json], event
         if "place" in kill:
             kill = {**kill, "event": 1 + int(kill["place"] * (OPENING if "opening" in kill else events))}
         done = warm.run(pipeline=pipeline, folder=str(folder), fails=True, **kill)
-        if (folder / "ended").exists():
-            return json.loads((folder / "ended").read_text())
+        if (found := ended(folder)) is not None:
+            return found
         assert done["code"] in (1, -9)
     raise AssertionError("it never came to its end")
 
 
-def check_that_each_ran_once(folder: Path, ended: Json) -> None:
+def check_that_each_ran_once(folder: Path, found: Json) -> None:
     """No step begins again after its caller got its result, and no node is completed twice."""
     done: set[str] = set()
     for line in (folder / "log").read_text().splitlines() if (folder / "log").exists() else ():
@@ -177,8 +184,21 @@ def check_that_each_ran_once(folder: Path, ended: Json) -> None:
         if what == "ended":
             done.add(step)
         assert what == "ended" or step not in done, f"step {step} ran again after it had been completed"
-    assert len(set(ended["completed"])) == len(ended["completed"]), "a node was completed twice"
-    assert len(ended["completed"]) == len(done), "a step was completed as two nodes, or as none"
+    assert len(set(found["completed"])) == len(found["completed"]), "a node was completed twice"
+    assert len(found["completed"]) == len(done), "a step was completed as two nodes, or as none"
+
+
+def check_that_it_ends_alike(warm: Warm, folder: Path, pipeline: Json, kills: list[Json]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    whole = undisturbed(warm, pipeline, folder / "whole")
+    check_that_each_ran_once(folder / "whole", whole)
+    pieces = disturbed(warm, pipeline, folder / "pieces", kills, whole["events"])
+    assert pieces["end"] == whole["end"]
+    check_that_each_ran_once(folder / "pieces", pieces)
+    skipped = undisturbed(warm, pipeline, folder / "pieces", **{"lose files": True})
+    assert skipped["end"] == whole["end"], "with all steps skipped"
+    assert skipped["completed"] == pieces["completed"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -195,12 +215,6 @@ def test_a_run_killed_anywhere_ends_like_one_that_was_not(warm: Warm, tmp_path: 
     @settings(max_examples=BATCH, derandomize=False, phases=[Phase.explicit, Phase.reuse, Phase.generate])
     @given(described_pipelines(), KILLS)
     def check(pipeline: Json, kills: list[Json]) -> None:
-        shutil.rmtree(tmp_path / "pipeline", ignore_errors=True)
-        (tmp_path / "pipeline").mkdir()
-        whole = undisturbed(warm, pipeline, tmp_path / "pipeline" / "whole")
-        check_that_each_ran_once(tmp_path / "pipeline" / "whole", whole)
-        pieces = disturbed(warm, pipeline, tmp_path / "pipeline" / "pieces", kills, whole["events"])
-        assert pieces["end"] == whole["end"]
-        check_that_each_ran_once(tmp_path / "pipeline" / "pieces", pieces)
+        check_that_it_ends_alike(warm, tmp_path / "pipeline", pipeline, kills)
 
     check()

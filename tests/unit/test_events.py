@@ -8,6 +8,7 @@ import dataclasses
 import logging
 import threading
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -161,12 +162,10 @@ def test_a_failed_step_is_told_with_its_error_and_trace(store: str) -> None:
     ],
 )
 def test_how_a_scope_ended_is_told(store: str, error: BaseException | None, kind: type, status: str) -> None:
-    try:
-        with checkpoint_scope("r", store=store) as run:
-            if error is not None:
-                raise error
-    except BaseException as raised:
-        assert raised is error
+    expected = nullcontext() if error is None else pytest.raises(type(error))
+    with expected, checkpoint_scope("r", store=store) as run:
+        if error is not None:
+            raise error
     assert type(list(run.events())[-1]) is kind
     assert History(store).run("r").status == status
 

@@ -285,10 +285,10 @@ def usage(path: str) -> int:
     return int(subprocess.run(["du", "-sk", path], capture_output=True, text=True, check=True).stdout.split()[0])
 
 
-@pytest.mark.parametrize("size", [2_000, 200_000], ids=["in the database", "in files"])
+@pytest.mark.parametrize("size", [4_000, 200_000], ids=["in the database", "in files"])
 @pytest.mark.parametrize("how", ["prune", "delete"])
 def test_space_is_given_back_to_the_file_system(tmp_path: Path, size: int, how: str) -> None:
-    store, total = str(tmp_path / "store"), 8_000_000
+    store, total = str(tmp_path / "store"), 3_000_000
     flow(store, "small")
     before = usage(store)
     with checkpoint_scope("r", store=store):
