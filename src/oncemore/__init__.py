@@ -19,11 +19,12 @@ from .file import File
 from .fingerprint import Fingerprint, register_identity
 from .history import History, RunRecord, fork
 from .loops import Failure, Results
-from .past import Checkpoint, Checkpoints, Summary
+from .past import Checkpoint, Checkpoints
 from .runs import Run
 from .scope import checkpoint_scope
 from .steps import Step, checkpointed, memoized
 from .stores import Store, open_store
+from .summary import Summary
 from .surroundings import Surrounding, register_surrounding
 
 __all__ = [

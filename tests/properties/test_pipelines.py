@@ -149,10 +149,10 @@ def warm() -> Iterator[Warm]:
     process.close()
 
 
-def undisturbed(warm: Warm, pipeline: Json, folder: Path, **request: Json) -> Json:
+def undisturbed(warm: Warm, pipeline: Json, folder: Path) -> Json:
     """The pipeline from beginning to end in one process, without failures that come and go."""
-    folder.mkdir(exist_ok=True)
-    assert warm.run(pipeline=pipeline, folder=str(folder), fails=False, **request)["code"] == 0
+    folder.mkdir()
+    assert warm.run(pipeline=pipeline, folder=str(folder), fails=False)["code"] == 0
     return ended(folder)
 
 
@@ -165,7 +165,7 @@ def ended(folder: Path) -> Json:
 
 def disturbed(warm: Warm, pipeline: Json, folder: Path, kills: list[Json], events: int) -> Json:
     """The pipeline with those failures, killed so often, in as many processes as it takes."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     for kill in [*kills, *[{}] * 40]:
         if "place" in kill:
             kill = {**kill, "event": 1 + int(kill["place"] * (OPENING if "opening" in kill else events))}
@@ -196,7 +196,7 @@ def check_that_it_ends_alike(warm: Warm, folder: Path, pipeline: Json, kills: li
     pieces = disturbed(warm, pipeline, folder / "pieces", kills, whole["events"])
     assert pieces["end"] == whole["end"]
     check_that_each_ran_once(folder / "pieces", pieces)
-    skipped = undisturbed(warm, pipeline, folder / "pieces", **{"lose files": True})
+    skipped = disturbed(warm, pipeline, folder / "pieces", [{"lose files": True}], 0)
     assert skipped["end"] == whole["end"], "with all steps skipped"
     assert skipped["completed"] == pieces["completed"]
 

@@ -152,7 +152,8 @@ def _merged(moment: Moment, own: Effect | None, paths: _Paths) -> Effect:
     last: dict[str, tuple[str, Any]] = {}
     for effect in (*moment.inside, *(() if own is None else (own,))):
         for kind in ("gone", "folders", "files", "links"):
-            for each in effect[kind]:
+            entries: list[Any] = list(effect[kind])  # a name, or a tuple that begins with one
+            for each in entries:
                 last[paths.full(each if kind == "gone" else each[0])] = kind, each
     declared = declaration(moment) if own is None else own["declared"]
     found = {kind: [each for of, each in last.values() if of == kind] for kind in ("folders", "files", "links", "gone")}

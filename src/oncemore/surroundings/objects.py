@@ -55,6 +55,8 @@ class Roots:
     def _add_shallow(self, place: Place) -> list[Any]:
         root = self._lookup(*place)
         self._found[place] = [] if fixed(type(root)) or way(type(root)) is None else [root]
+        for obj in self._found[place]:
+            self._names.setdefault(id(obj), (*place, 0))
         return self._found[place]
 
     def _walk(self, place: Place, root: Any) -> tuple[list[Any], list[str]]:
