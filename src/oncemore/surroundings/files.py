@@ -128,8 +128,7 @@ class Files(Surrounding):
             why = self.verify(moment, effect)
             if why is not None:
                 raise StoreError(f"step {moment.step} cannot be skipped any more: {why}")
-        ready = effect.get("ready")
-        assert ready is not None
+        ready = effect.pop("ready")
         ready.put()
         outer = around(moment)
         if outer is not None:

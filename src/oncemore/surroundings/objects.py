@@ -90,6 +90,24 @@ class Roots:
                     todo.extend(child for child in how.children(obj) if not fixed(type(child)))
         return found, shape
 
+    def shares(self, root: Any) -> bool:
+        """Whether something that `root` leads to is known already."""
+        seen: set[int] = set()
+        todo = [root] if self._names else []
+        while todo:
+            obj = todo.pop()
+            if id(obj) in self._names:
+                return True
+            if id(obj) in seen or fixed(type(obj)):
+                continue
+            seen.add(id(obj))
+            how = way(type(obj))
+            if isinstance(obj, (tuple, frozenset)):
+                todo.extend(obj)
+            elif how is not None:
+                todo.extend(how.children(obj))
+        return False
+
     def __bool__(self) -> bool:
         return bool(self._names)
 

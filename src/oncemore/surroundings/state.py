@@ -139,6 +139,9 @@ class Watch:
         self._order: list[str] = []  # the keys before the first was deleted
         self._caused: list[tuple[Watch, str]] = []  # what steps around this one have taken note of because of it
         self._trouble = ""
+        # what an argument leads to, too, may be changed before the step looks at it here: known as it was
+        shared = [key for key, value in self.state._values.items() if moment.roots.shares(value)]
+        self._before = {key: self.state.digest(key) for key in shared}
         for key in (*moment.reads, *sorted(moment.sets)):  # a generator that goes on
             if key != KEYS and key in self.state._values:
                 self._look(key)
@@ -190,11 +193,8 @@ class Watch:
             self._trouble = f"state[{key!r}]: {error}"
 
     def _digest_before(self, key: str) -> str:
-        """What identifies the value; as it was when the step began, if it is an argument and the step may have changed it."""
-        for name, value in self.moment.arguments.items():
-            if value is self.state._values.get(key, _NOTHING) and name in self.moment.digests:
-                return self.moment.digests[name].hex()
-        return self.state.digest(key)
+        """What identifies the value; as it was when the step began, if the step may have changed it as an argument."""
+        return self._before.get(key) or self.state.digest(key)
 
     def _names_before(self) -> str:
         """What identifies the list of keys, as it was when the step began."""
