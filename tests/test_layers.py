@@ -33,7 +33,7 @@ ORDER: list[set[str]] = [
     {"archive", "exchange"},
     {"history"},
     {FACE},
-    {"testing"},
+    {"cli", "testing"},
 ]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 STORES = ORDER[0] | {"stores"}  # a store knows nothing of runs, pickles or Python

@@ -33,6 +33,9 @@ class Moment:
     reads: dict[str, str] = field(default_factory=dict[str, str])
     sets: set[str] = field(default_factory=set[str])
     existed: dict[str, bool] = field(default_factory=dict[str, bool])
+    early: dict[str, str] | None = (
+        None  # digests of the state values that the step can change through its arguments, too
+    )
     inside: list[Any] = field(default_factory=list[Any])
 
     def __post_init__(self) -> None:

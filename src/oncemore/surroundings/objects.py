@@ -39,6 +39,7 @@ class Roots:
         self._found: dict[Place, list[Any]] = {}
         self._names: dict[int, Name] = {}
         self._shapes: dict[Place, str] = {}
+        self._early: dict[Place, tuple[list[Any], list[str]]] = {}
         self.shallow = False  # state values are known as a whole only, and what is in them goes by value
         self.listed: list[tuple[str, str, str]] = []  # the roots whose shapes have to be the same; grows while pickling
 
@@ -48,9 +49,18 @@ class Roots:
         if place not in self._found:
             if kind == "state" and self.shallow:
                 return self._add_shallow(place)
-            self._found[place], shape = self._walk(place, self._lookup(kind, name))
+            self._found[place], shape = self._early.get(place) or self._walk(place, self._lookup(kind, name))
             self._shapes[place] = blake3(",".join(shape).encode()).hexdigest(length=8)
         return self._found[place]
+
+    def shared(self, kind: str, name: str) -> bool:
+        """Whether a root is part of another that is known; then it is looked at now, before it is changed through that one."""
+        root = self._lookup(kind, name)
+        if id(root) not in self._names:
+            return False
+        if not self.shallow:
+            self._early[kind, name] = self._walk((kind, name), root)
+        return True
 
     def _add_shallow(self, place: Place) -> list[Any]:
         root = self._lookup(*place)
@@ -140,6 +150,7 @@ class Roots:
         for place in [place for place in self._found if place[0] == kind]:
             del self._found[place]
             self._shapes.pop(place, None)
+        self._early.clear()
         self._names = {obj: name for obj, name in self._names.items() if name[0] != kind}
         self.listed[:] = [item for item in self.listed if item[0] != kind]
 
