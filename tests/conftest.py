@@ -25,7 +25,7 @@ _common = {
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 }
 settings.register_profile("short", max_examples=50, **_common)
-settings.register_profile("full", max_examples=300, **_common)
+settings.register_profile("full", max_examples=100, **_common)
 settings.load_profile("full" if FULL else "short")
 
 

@@ -293,5 +293,5 @@ def test_ctrl_c_anywhere_leaves_nothing_that_a_later_call_waits_for(
 
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    done = script(INTERRUPTED, str(seed), str(campaign(1000, 200)), timeout=200)
+    done = script(INTERRUPTED, str(seed), str(campaign(400, 200)), timeout=200)
     assert int(done.out) > 20

@@ -220,7 +220,7 @@ def test_killed_between_any_two_transactions_nothing_is_half_done(
     name: str, template: Path, tmp_path: Path, campaign: Any
 ) -> None:
     deed, check, before = DEEDS[name]
-    most = campaign(60, 4)
+    most = campaign(12, 4)
     for number in range(most):
         for after in (False, True):
             folder = tmp_path / f"{number}-{after}"
@@ -241,7 +241,7 @@ def test_killed_at_any_moment_nothing_is_half_done(name: str, template: Path, tm
     deed, check, before = DEEDS[name]
     chance = random.Random(name)
     took = 0.05
-    for number in range(campaign(40, 3)):
+    for number in range(campaign(8, 3)):
         folder = tmp_path / str(number)
         folder.mkdir()
         store = copied(template, folder, before)

@@ -252,7 +252,7 @@ def test_any_flipped_bit_is_an_error_with_nothing_imported_or_of_no_consequence(
     expected = content(place("memory", "whole"))
     chance = random.Random(4)
     refused = 0
-    tries = campaign(5000, 300)
+    tries = campaign(1000, 300)
     for number in range(tries):
         bit = chance.randrange(len(whole) * 8)
         harmed = bytearray(whole)
