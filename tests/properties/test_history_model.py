@@ -216,5 +216,5 @@ class OnDisk(HistoryMachine):
 def test_store_and_history_agree_with_a_plain_model(machine: type[HistoryMachine]) -> None:
     short = 40 if machine is HistoryMachine else 8
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=200 if FULL else short, stateful_step_count=40 if FULL else 25)
+        machine, settings=settings(max_examples=2 * short if FULL else short, stateful_step_count=25)
     )
