@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -28,6 +29,8 @@ def main() -> int:
     wanted, arguments = os.environ.get("PYTHONS", "").split(), shlex.split(os.environ.get("ARGS", ""))
     for foreign in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"):  # what is tested is what gets installed
         os.environ.pop(foreign, None)
+    # A shell that starts us in the background has SIGINT ignored, in all that we start, too; tests send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         if asked.command == "demo-python":
             print(environment(_choose()[-1], "demo", DEMO))

@@ -16,7 +16,7 @@ FACE = "__init__"  # the public names
 ORDER: list[set[str]] = [
     {"errors", "events", "modules"},
     {"compression", "durations", "flight", "secret", "stores", "summary"},
-    {"codec"},
+    {"codec", "turns"},
     {"fingerprint", "blobs"},
     {"file"},
     {"surroundings"},

@@ -131,7 +131,7 @@ class Definition:
 
     def path(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool = False) -> Path[Any]:
         asked = self.ask(run, args, kwargs)
-        if asked is None or any(asked.node.key == node.key for node in _inside.get()):  # no identity; or calls itself
+        if asked is None or self.around(asked.node):  # no identity; or calls itself
             return (yield Call(self.function, args, kwargs))
         found = Found()
         try:
@@ -286,6 +286,10 @@ class Definition:
                     f"{kind} `{name}` is made of other objects, or shares them otherwise, than when it was kept"
                 )
         return moment
+
+    def around(self, node: Node) -> bool:
+        """Whether `node` is being computed around this very call."""
+        return any(node.key == other.key for other in _inside.get())
 
     def inside(self, node: Node) -> Callable[[], None]:
         """Make `node` the one being computed, until what is returned is called."""

@@ -7,6 +7,7 @@ kept in chunks, written together with the checkpoint in one transaction; a gener
 from __future__ import annotations
 
 import functools
+import inspect
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from .errors import CodecError, StoreError, UsageError, warn
 from .flight import Blocking, Request
 from .surroundings import Moment, Scene, restore, verify
 from .surroundings.state import depend
+from .turns import Turn, take_turn, whoami
 
 if TYPE_CHECKING:
     from .calls import Asked, Definition
@@ -111,27 +113,32 @@ def path(
 ) -> ItemPath:
     """Replay the items that are kept, or relay those of `body` and keep them."""
     asked = step.ask(run, args, kwargs)
-    if asked is None:
+    if asked is None or step.around(asked.node):
         return (yield from _relay(body, None))
-    why: str | None = "refreshed"
-    if not fresh:
-        entry, why = yield Blocking(step.find, asked)
-        moment = None if entry is None else (yield Blocking(_intact, step, asked, entry))
-        if entry is not None and moment is not None:
-            yield Close(body)
-            return (yield from _replay(step, asked, entry, moment))
+    turn = Turn(run.store, asked.node.key, whoami(inspect.isasyncgen(body)))
     try:
+        kept, why = (yield Blocking(_find, step, asked)) if run.resumed and not fresh else (None, None)
+        if kept is None:
+            yield from take_turn(turn, step.name)
+            kept, why = (None, "refreshed") if fresh else (yield Blocking(_find, step, asked, why))
+        if kept is not None:
+            yield Blocking(turn.release)
+            yield Close(body)
+            return (yield from _replay(step, asked, *kept))
         reason: str = why or (yield Blocking(step.reason, asked))
-        return (yield from _relay(body, _Recording(step, asked, reason)))
+        return (yield from _relay(body, _Recording(step, asked, reason, turn)))
     except BaseException:
         step.give_back(asked)
         raise
+    finally:
+        turn.release()
 
 
 def _relay(body: Any, recording: _Recording | None) -> ItemPath:
     resume = Resume(body)
     while True:
         if recording is not None:
+            yield Blocking(recording.turn.runs)
             recording.resume()
         try:
             item = yield resume
@@ -145,14 +152,19 @@ def _relay(body: Any, recording: _Recording | None) -> ItemPath:
             raise
         if recording is not None:
             recording = recording.add(item)
+        if recording is not None:
+            yield Blocking(recording.turn.waits)
         try:
             sent = yield Item(item)
         except _Closed:
             return (yield Close(body))
         except BaseException as error:
-            recording, resume = None, Resume(body, thrown=error)  # what comes now depends on the consumer, too
+            sent, resume = error, Resume(body, thrown=error)
         else:
-            recording, resume = recording if sent is None else None, Resume(body, sent)
+            resume = Resume(body, sent)
+        if sent is not None and recording is not None:  # what comes now depends on the consumer, too
+            yield Blocking(recording.turn.release)
+            recording = None
 
 
 def _replay(step: Definition, asked: Asked, entry: Decoded, moment: Moment) -> ItemPath:
@@ -192,8 +204,11 @@ def look(step: Definition, asked: Asked, entry: Decoded) -> ItemPath:
     return step.load(asked, entry, moment)[0]
 
 
-def _intact(step: Definition, asked: Asked, entry: Decoded) -> Moment | None:
-    """The call, if all chunks are there, before the first item is handed out: a replay must not break off midway."""
+def _find(step: Definition, asked: Asked, told: str | None = None) -> tuple[tuple[Decoded, Moment] | None, str | None]:
+    """The node's checkpoint and the call, if all of it can be used: a replay must not break off midway. Else why not."""
+    entry, why = step.find(asked, told)
+    if entry is None:
+        return None, why
     try:
         for number in range(entry.meta["chunks"]):
             asked.shelf.chunk(entry, number)
@@ -209,9 +224,10 @@ def _intact(step: Definition, asked: Asked, entry: Decoded) -> Moment | None:
     except (StoreError, CodecError) as error:
         if asked.run.strict and isinstance(error, StoreError):
             raise
-        warn(f"step {step.name} runs again, its items cannot be used: {error}")
-        return None
-    return moment
+        if str(error) != told:
+            warn(f"step {step.name} runs again, its items cannot be used: {error}")
+        return None, str(error)
+    return (entry, moment), None
 
 
 class _Recording:
@@ -220,8 +236,8 @@ class _Recording:
     Between two items the consumer's code runs, so surroundings are looked at around each stretch of the generator's own.
     """
 
-    def __init__(self, step: Definition, asked: Asked, why: str) -> None:
-        self._step, self._asked, self._why = step, asked, why
+    def __init__(self, step: Definition, asked: Asked, why: str, turn: Turn) -> None:
+        self._step, self._asked, self._why, self.turn = step, asked, why, turn
         self._parts, self._code = step.parts(asked)  # now: the body may change its arguments
         self._moment = step.moment(asked, self._parts)
         self._moment.roots.shallow = True  # each item is kept for itself
