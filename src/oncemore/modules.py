@@ -35,7 +35,19 @@ def canonical_name(module: str) -> str:
         return module
     main = sys.modules.get(module)
     path = getattr(main, "__file__", None)
+    if path and _sent_from and not is_project_file(path):
+        path = _sent_from[-1]
     return name_of_file(path) if path else "__main__"
+
+
+_sent_from: list[str] = []
+
+
+def came_from(space: Mapping[str, Any]) -> None:
+    """A step of a script was sent here, whose globals are `space`. In a pool's worker, `__main__` means that script."""
+    path = space.get("__file__")
+    if space.get("__name__") == "__main__" and isinstance(path, str) and path not in _sent_from:
+        _sent_from.append(path)
 
 
 def name_of_namespace(space: Mapping[str, Any]) -> str:
@@ -89,7 +101,9 @@ def is_project_file(path: str) -> bool:
 
 
 def is_project_module(name: str) -> bool:
-    """Whether the module `name` is the user's own code."""
+    """Whether the module `name` is the user's own code. The script always is: a pool's worker has another `__main__`."""
+    if name in ("__main__", "__mp_main__"):
+        return True
     module = sys.modules.get(name)
     path = getattr(module, "__file__", None)
     if path:
@@ -99,7 +113,7 @@ def is_project_module(name: str) -> bool:
     folders = getattr(module, "__path__", None)
     if folders:  # a package without __init__.py
         return any(is_project_file(os.path.join(folder, "x.py")) for folder in folders)
-    return module is None or name in ("__main__", "__mp_main__")
+    return module is None
 
 
 def is_importable_project(name: str) -> bool:

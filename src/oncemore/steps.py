@@ -25,7 +25,7 @@ from .current import current_run, opened, run_here
 from .durations import Duration
 from .errors import UsageError
 from .fingerprint import Fingerprint, Key
-from .modules import find_module
+from .modules import came_from, find_module
 from .runs import Reference
 from .surroundings.patterns import Outputs
 
@@ -233,6 +233,7 @@ def _load_bound(owner: Any, name: str, reference: Reference | None) -> Any:
 
 
 def _load(bare: Any, options: dict[str, Any], reference: Reference | None) -> Any:
+    came_from(bare.__globals__)
     found = _by_name(bare.__module__, bare.__qualname__)
     same = isinstance(found, Step) and found.__wrapped__ is bare
     return found if same and reference is None else Step(bare, options, reference)

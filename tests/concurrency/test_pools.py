@@ -126,11 +126,51 @@ def test_a_step_mapped_over_a_pool_runs_once_for_each_argument_and_never_again(
     assert (first.lines, first.err) == ([expected], "")
     steps = ["times"] if way.startswith("method") else ["square", "inner"]
     assert log(script.folder) == sorted(f"{step} {n}" for n in range(12) for step in steps)
-    # Not even by another kind of pool. Only a class of the script that joblib takes along by value is another class there.
-    other = {"method": "method_here", "method_joblib": "method_joblib"}.get(way, "contexts")
+    # Not even by another kind of pool, nor by the script itself.
+    other = "method_here" if way.startswith("method") else "contexts"
     again = script(SOURCE, other, kind, env=QUIET)
     assert (again.lines, again.err) == ([expected], "")
     assert log(script.folder) == []
+
+
+SENT = """
+    import dataclasses, enum, sys
+    from joblib import Parallel, delayed
+    from oncemore import checkpointed, checkpoint_scope
+
+    class Empty:
+        pass
+
+    class Kind(enum.Enum):
+        ONE = 1
+
+    @dataclasses.dataclass
+    class Row:
+        n: int = 1
+
+    class Scaled:
+        def __init__(self, n):
+            self.n = n
+        def twice(self):
+            return 2 * self.n
+
+    @checkpointed
+    def seen(value):
+        with open("log", "a") as file:
+            file.write(f"{value}\\n")
+
+    if __name__ == "__main__":
+        values = [Empty(), Kind.ONE, Row(), Scaled(2), Row, [Scaled(1), Empty]]
+        with checkpoint_scope("pool", store="store"):
+            Parallel(n_jobs=2)(delayed(seen)(value) for value in values)
+            for value in values:
+                seen(value)
+"""
+
+
+def test_objects_of_the_scripts_own_classes_are_known_again_in_workers_that_cannot_import_it(script: Script) -> None:
+    script(SENT, env=QUIET)
+    assert len(log(script.folder)) == 6
 
 
 @pytest.mark.parametrize(("way", "kind"), [("executor", "spawn"), ("joblib", "loky")])

@@ -131,7 +131,8 @@ def space_of(unit: Any) -> dict[str, Any] | None:
     if isinstance(unit, type) and (space is None or space.get(unit.__qualname__.partition(".")[0]) is None):
         # A class that was sent here from another process belongs where its methods do.
         methods = [value for value in vars(unit).values() if type(value) is FunctionType]
-        return next((f.__globals__ for f in methods if f.__globals__.get("__name__") == unit.__module__), space)
+        known = [f.__globals__ for f in methods if f.__globals__.get("__name__") == unit.__module__]
+        return known[0] if known else None if unit.__module__ == "__main__" else space
     return space
 
 
