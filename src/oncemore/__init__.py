@@ -1,6 +1,6 @@
 """oncemore: run your script once more; what is done stays done."""
 
-from .calls import idempotency_key
+from .asked import idempotency_key
 from .current import current_run
 from .errors import (
     CheckpointWarning,
@@ -20,6 +20,7 @@ from .fingerprint import Fingerprint, register_identity
 from .history import History, RunRecord, fork
 from .loops import Failure, Results
 from .past import Checkpoint, Checkpoints
+from .reasons import Change, Explanation
 from .runs import Run
 from .scope import checkpoint_scope
 from .steps import Step, checkpointed, memoized
@@ -28,10 +29,12 @@ from .summary import Summary
 from .surroundings import Surrounding, register_surrounding
 
 __all__ = [
+    "Change",
     "Checkpoint",
     "CheckpointWarning",
     "Checkpoints",
     "CodecError",
+    "Explanation",
     "Failure",
     "File",
     "Fingerprint",

@@ -9,14 +9,13 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import secrets
 import time
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from datetime import datetime
+from typing import Any
 
 from . import current, generators, intents, joining
+from .asked import Asked, Call, Found, around, inside
 from .blobs import keeping
 from .codec import Decoded
 from .current import current_run, run_here
@@ -33,65 +32,14 @@ from .errors import (
 )
 from .fingerprint import Fingerprint, Identity, Part
 from .flight import Blocking, Path, board, drive, drive_async
-from .reasons import NEW, reason
+from .reasons import NEW, Change, Explanation, Facts, changes, sentence
 from .runs import Reference, Run
-from .shelf import Kept, Node, Shelf
+from .shelf import Kept
 from .surroundings import Moment, Scene, kinds, restore, verify
 from .surroundings.patterns import check_outputs
 from .surroundings.state import depend
 
 kinds()  # loaded now: a fork while another thread imports them would leave the child waiting for that thread
-
-_inside: ContextVar[tuple[Node, ...]] = ContextVar("oncemore_inside", default=())  # the nodes being computed around us
-
-
-def idempotency_key() -> str:
-    """A word for this node to hand to an API: the same in every attempt at it, another for every other node.
-
-    Outside a step, or where the step runs without a run, every call gives a new one.
-
-    >>> from oncemore import checkpointed, checkpoint_scope, idempotency_key
-    >>> @checkpointed
-    ... def pay(invoice):
-    ...     return idempotency_key()
-    >>> with checkpoint_scope("payments", store="memory://doctest"):
-    ...     pay("a") == pay.refresh("a"), pay("a") == pay("b")
-    (True, False)
-    """
-    nodes = _inside.get()
-    return nodes[-1].idempotency_key if nodes else secrets.token_hex(16)
-
-
-class Call:
-    """Let the user's function run."""
-
-    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.now = functools.partial(function, *args, **kwargs)
-
-    async def later(self) -> Any:
-        return await self.now()
-
-
-class Asked(NamedTuple):
-    """One call of a step: what was passed, bound to the parameters, and the node it is."""
-
-    run: Run
-    shelf: Shelf
-    node: Node
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    bound: tuple[Any, ...]
-    ordinal: int | None
-
-
-class Found(NamedTuple):
-    """What recall brought: an entry with its value and effects, or the reason why there is none."""
-
-    entry: Decoded | None = None
-    value: Any = None
-    effects: Mapping[str, Any] = MappingProxyType({})
-    moment: Any = None
-    why: str | None = None
 
 
 class Definition:
@@ -106,7 +54,7 @@ class Definition:
             raise UsageError(f"step {self.name}: effect={options['effect']!r} is not 'once'")
         self.once = options["effect"] == "once"
         self.expires = None if options["expires"] is None else seconds(options["expires"])
-        taken = {name: options[name] for name in ("version", "ignore", "key", "code", "inputs")}
+        taken = {name: options[name] for name in ("version", "ignore", "key", "code", "inputs", "redact")}
         self.identity = Identity(function, step=self.name, **taken)
         check_outputs(options["outputs"], self.identity.names, self.name)
         self._follow: Callable[[Any], Any] = drive
@@ -131,7 +79,7 @@ class Definition:
 
     def path(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool = False) -> Path[Any]:
         asked = self.ask(run, args, kwargs)
-        if asked is None or self.around(asked.node):  # no identity; or calls itself
+        if asked is None or around(asked.node):  # no identity; or calls itself
             return (yield Call(self.function, args, kwargs))
         found = Found()
         try:
@@ -157,7 +105,7 @@ class Definition:
         parts, code = self.parts(asked)  # now: the function may change its arguments
         why: str = told or (yield Blocking(self.reason, asked))
         settled = (yield Blocking(intents.begin, asked.shelf, node)) if self.once else None
-        here = current.enter(run if run.id else current_run()), _inside.set((*_inside.get(), node))
+        here, leave = current.enter(run if run.id else current_run()), inside(node)
         try:
             scene = Scene(self.moment(asked, parts))
             begun, started = run.begin(node), time.perf_counter()
@@ -173,8 +121,8 @@ class Definition:
             finally:
                 run.end(begun)
         finally:
-            _inside.reset(here[1])
-            current.leave(here[0])
+            leave()
+            current.leave(here)
         took = time.perf_counter() - started
         try:
             effects = scene.effects()
@@ -246,7 +194,7 @@ class Definition:
         if run.wants_fresh(node):
             return None, "ONCEMORE_REFRESH"
         try:
-            entry, why = asked.shelf.find(node, run.state.digest)
+            entry, why = asked.shelf.find(node, run.state.digest), None
         except StoreError as error:
             if run.strict and isinstance(error, IntegrityError):
                 raise
@@ -254,7 +202,7 @@ class Definition:
             if why != told:
                 warn(f"step {self.name} runs again, its checkpoint is damaged: {error}")
             return None, why
-        if entry is None and why is None and run.resumed and asked.shelf.lost(node):
+        if entry is None and run.resumed and asked.shelf.lost(node, run.state.digest):
             why = "entry damaged: the checkpoint is gone from the store"
             if run.strict:
                 raise IntegrityError(f"step {self.name}: entry {node.key} is gone from the store")
@@ -287,15 +235,6 @@ class Definition:
                 )
         return moment
 
-    def around(self, node: Node) -> bool:
-        """Whether `node` is being computed around this very call."""
-        return any(node.key == other.key for other in _inside.get())
-
-    def inside(self, node: Node) -> Callable[[], None]:
-        """Make `node` the one being computed, until what is returned is called."""
-        token = _inside.set((*_inside.get(), node))
-        return lambda: _inside.reset(token)
-
     def moment(self, asked: Asked, parts: Mapping[str, Part] = {}) -> Moment:
         """The call as its surroundings see it."""
         digests = {name: bytes.fromhex(parts[part].digest) for part, name in self.identity.contents if part in parts}
@@ -310,7 +249,12 @@ class Definition:
 
     def reason(self, asked: Asked) -> str:
         """Why the node runs though nothing is wrong with a checkpoint of it: something it depends on changed, or it is new."""
-        return reason(asked.shelf, asked.node, *self.parts(asked)) if asked.run.resumed else NEW
+        return sentence(self.changes(asked)) if asked.run.resumed else NEW
+
+    def changes(self, asked: Asked) -> tuple[Change, ...] | None:
+        """What differs from the nearest checkpoint of the step that this scope has not come by; None: the node is new."""
+        now = Facts(*self.parts(asked), self.identity.packages())
+        return changes(asked.shelf, asked.node, now, asked.run.state, asked.run.passed)
 
     def kept(
         self,
@@ -322,9 +266,11 @@ class Definition:
         code: dict[str, Part],
     ) -> Kept:
         """What is to be kept of a completed node."""
-        meta: dict[str, Any] = {"arguments": {name: part.digest for name, part in parts.items()}}
+        shown = {name: part.told() for name, part in parts.items() if part.shown}
+        meta: dict[str, Any] = {"arguments": {name: part.digest for name, part in parts.items()}, "shown": shown}
         if moment.reads:
             meta["reads"] = moment.reads
+            shown.update(moment.shown)
         if effects:
             meta["effects"] = sorted(effects)
         name = None
@@ -374,6 +320,16 @@ class Definition:
         if self._item_by_item:
             return self._follow(generators.look(self, asked, entry))
         return self.load(asked, entry)[0]
+
+    def explain(self, asked: Asked) -> Explanation:
+        """Whether the call would be skipped now, or why not."""
+        entry, why = self.find(asked)
+        if entry is not None:
+            when = datetime.fromtimestamp(entry.meta["time"]).strftime("%Y-%m-%d %H:%M:%S")
+            said = f"reused: kept on {when}, took {entry.meta['seconds']:.1f} s"
+            return Explanation(self.name, asked.node.id, True, said)
+        found = None if why else self.changes(asked)
+        return Explanation(self.name, asked.node.id, False, why or sentence(found), found or ())
 
     def refresh(self, args: tuple[Any, ...], kwargs: dict[str, Any], reference: Reference | None = None) -> Any:
         run = self.home(reference)

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from . import codec
+from .asked import Asked, around, inside
 from .blobs import keeping
 from .errors import CodecError, StoreError, UsageError, warn
 from .flight import Blocking, Request
@@ -21,7 +22,7 @@ from .surroundings.state import depend
 from .turns import Turn, take_turn, whoami
 
 if TYPE_CHECKING:
-    from .calls import Asked, Definition
+    from .calls import Definition
     from .codec import Decoded
     from .runs import Run
 
@@ -113,7 +114,7 @@ def path(
 ) -> ItemPath:
     """Replay the items that are kept, or relay those of `body` and keep them."""
     asked = step.ask(run, args, kwargs)
-    if asked is None or step.around(asked.node):
+    if asked is None or around(asked.node):
         return (yield from _relay(body, None))
     turn = Turn(run.store, asked.node.key, whoami(inspect.isasyncgen(body)))
     try:
@@ -255,7 +256,7 @@ class _Recording:
         """The generator is about to run on."""
         self._moment.roots.forget("state")
         self._stretch = Scene(self._moment, per_item=True)
-        self._entered = self._step.inside(self._asked.node)
+        self._entered = inside(self._asked.node)
 
     def add(self, item: object) -> _Recording | None:
         """The generator has yielded; None if its items cannot be kept."""

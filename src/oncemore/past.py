@@ -13,6 +13,7 @@ from .blobs import keeping
 from .codec import Decoded, loads
 from .errors import CodecError, NotRecorded, StoreError, UsageError, warn
 from .events import Event
+from .reasons import Explanation, why
 from .records import Generation, Record, read_log
 from .secret import secret
 from .stores import Store
@@ -295,6 +296,11 @@ class Past:
         """What happened in all scopes of the run so far."""
         record = self._record()
         return summarize(self.id, records.status(self.store, record), record.attempts, self.events(), self._unwritten())
+
+    def why(self, node: str) -> Explanation:
+        """Why a node (or, of a step, its last node) ran when it last did: what had changed since an earlier checkpoint of it."""
+        logs = dict.fromkeys(g.log for g in self._record().generations)
+        return why(self.store, self.id, [event for log in logs for event in read_log(self.store, log)], node)
 
     def _unwritten(self) -> Iterable[Event]:
         """Events of the scope that is open here, which are written when it ends."""

@@ -1,48 +1,224 @@
-"""Why a step runs although the run has checkpoints of it: found by comparing the named parts."""
+"""Why a step runs although the run has checkpoints of it: found by comparing the named parts of what it depends on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from .errors import IntegrityError, UsageError
+from .events import Event, StepCompleted, StepFailed, StepNotKept
 from .fingerprint import Part
+from .fingerprint.shown import rows_differing
 from .shelf import Node, Shelf
+from .stores import Store
+from .surroundings.state import State, label
 
 NEW = "new node"
+_MOST = 3  # pieces of one argument that are named
 
 
-def reason(shelf: Shelf, node: Node, arguments: Mapping[str, Part], code: Mapping[str, Part]) -> str:
-    """One line that names what changed since the nearest checkpoint of the same step."""
-    nearest, names, differing = None, list[str](), len(arguments) + 1
+@dataclass(frozen=True)
+class Change:
+    """One part that differs from an earlier checkpoint: `said` in a line, with short texts for what it was and is."""
+
+    part: str
+    said: str
+    where: str = ""
+    before: str = ""
+    after: str = ""
+    _sources: tuple[str, str] = field(default=("", ""), repr=False)
+
+    def diff(self) -> str:
+        """The change of the source, as a unified diff; empty if it is no code, or its source is not known."""
+        then, now = (source.splitlines() for source in self._sources)
+        return "\n".join(difflib.unified_diff(then, now, "before", self.where or "now", lineterm=""))
+
+    def as_dict(self) -> dict[str, str]:
+        """For JSON."""
+        return {name: getattr(self, name) for name in ("part", "said", "where", "before", "after")}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a node runs, or that it is reused. `str()` gives the text.
+
+    >>> from oncemore import checkpointed, checkpoint_scope
+    >>> @checkpointed
+    ... def double(n):
+    ...     return 2 * n
+    >>> with checkpoint_scope("explained", store="memory://doctest"):
+    ...     before = double.explain(2)
+    ...     double(2)
+    ...     print(before.reason, "/", double.explain(2).reuses)
+    4
+    new node / True
+    """
+
+    step: str
+    node: str
+    reuses: bool
+    reason: str
+    changes: tuple[Change, ...] = ()
+
+    def __str__(self) -> str:
+        if len(self.changes) < 2:
+            return f"{self.node}: {self.reason}"
+        return "\n".join([f"{self.node}:", *(f"  {change.said}" for change in self.changes)])
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**vars(self), "changes": [change.as_dict() for change in self.changes]}
+
+
+class Facts(NamedTuple):
+    """What a node depends on, part by part; `packages` are noted only."""
+
+    arguments: Mapping[str, Part]
+    code: Mapping[str, Part]
+    packages: Mapping[str, str]
+
+
+def recorded(shelf: Shelf, code: str, meta: Mapping[str, Any]) -> Facts:
+    """What a checkpoint depended on, from its metadata and the digest of its code."""
+    shown = meta.get("shown", {})
+    arguments = {name: Part.kept(digest, shown.get(name, "")) for name, digest in meta.get("arguments", {}).items()}
+    return Facts(arguments, *shelf.code_facts(code))
+
+
+def changes(shelf: Shelf, node: Node, now: Facts, state: State, passed: Container[str]) -> tuple[Change, ...] | None:
+    """What changed since the nearest checkpoint of the same step; None: the node is new.
+
+    Not compared are those that this scope has `passed`: they are other nodes, not what this one was before.
+    """
+    meta = shelf.readings(node)
+    if meta is not None:
+        return tuple(_state_changes(meta, state)) or None
+    nearest, least = None, len(now.arguments) + 1
     for other, meta in shelf.others(node):
         before: dict[str, str] = meta.get("arguments", {})
-        changed = [name for name in {**before, **arguments} if _digest(arguments, name) != before.get(name)]
-        if len(changed) < differing:
-            nearest, differing, names = other, len(changed), changed
-        if not changed:
+        differing = sum(_digest(now.arguments, name) != before.get(name) for name in {**before, **now.arguments})
+        if other.key not in passed and differing < least:
+            nearest, least = (other.code, meta), differing
+        if not least:
             break
-    if nearest is None or (differing and differing == len(arguments) > 1):
-        return NEW
-    said = [f"{name} changed" for name in names]
-    if nearest.code != node.code:
-        said += _code_changes(shelf.code_parts(nearest.code), code)
-    return "; ".join(said)
+    if nearest is None or (least and least == len(now.arguments) > 1):
+        return None
+    return tuple(compared(recorded(shelf, *nearest), now)) or None
+
+
+def why(store: Store, run_id: str, facts: Sequence[Event], which: str) -> Explanation:
+    """Why a node or step ran when it last did, from the events of its run."""
+    ran = [event for event in facts if isinstance(event, (StepCompleted, StepFailed, StepNotKept))]
+    last = next((event for event in reversed(ran) if which in (event.node, event.step)), None)
+    if last is None:
+        names = sorted({name for event in ran for name in (event.step, event.node)})
+        near = difflib.get_close_matches(which, names, 3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join({e.step: 0 for e in ran})}"
+        raise UsageError(f"run {run_id}: no step or node {which!r} ran; {hint}")
+    found: tuple[Change, ...] = ()
+    if isinstance(last, StepCompleted):
+        now = _completed(store, last)
+        earlier = [event for event in ran[: ran.index(last)] if isinstance(event, StepCompleted)]
+        for event in reversed([event for event in earlier if event.step == last.step]):
+            found = tuple(compared(_completed(store, event), now))
+            if sentence(found) == last.reason:  # it is the one that was compared with then
+                break
+        else:
+            found = ()
+    return Explanation(last.step, last.node, False, last.reason, found)
+
+
+def _completed(store: Store, event: StepCompleted) -> Facts:
+    shelf = Shelf(store, "", "", None)
+    try:
+        entry = shelf.read(event.entry)
+    except IntegrityError:
+        entry = None
+    return recorded(shelf, event.fingerprint.partition(".")[2], entry.meta if entry else {})
+
+
+def sentence(found: tuple[Change, ...] | None) -> str:
+    """The changes in one line."""
+    return "; ".join(change.said for change in found) if found else NEW
+
+
+def compared(before: Facts, now: Facts) -> Iterator[Change]:
+    """What differs; if anything does, also the packages that are others now."""
+    found = [*_differing(before.arguments, now.arguments, _argument), *_differing(before.code, now.code, _code)]
+    yield from found
+    if not found and before.code != now.code:
+        yield Change("code", "code changed")
+    for name in sorted(before.packages.keys() & now.packages.keys()) if found else ():
+        if before.packages[name] != now.packages[name]:
+            then, today = before.packages[name], now.packages[name]
+            yield Change(
+                f"package {name}", f"{name} {then} -> {today} (recorded, not compared)", before=then, after=today
+            )
 
 
 def _digest(parts: Mapping[str, Part], name: str) -> str | None:
     return parts[name].digest if name in parts else None
 
 
-def _code_changes(before: Mapping[str, Part], now: Mapping[str, Part]) -> list[str]:
-    said = [f"{_named(name, now[name])} is new" for name in now if before and name not in before]
-    said += [f"{name} is gone" for name in before if name not in now]
-    for name in now:
-        if name in before and before[name].digest != now[name].digest:
-            values = (
-                f": {before[name].shown} -> {now[name].shown}" if now[name].shown and before[name].shown else " changed"
-            )
-            said.append(_named(name, now[name]) + values)
-    return said or ["code changed"]
+def _differing(
+    before: Mapping[str, Part], now: Mapping[str, Part], say: Callable[[str, Part, Part], str]
+) -> Iterator[Change]:
+    for name in {**now, **before}:
+        then, today = before.get(name), now.get(name)
+        if then is None and today is not None:
+            if before:  # else nothing is known of what it was
+                yield Change(name, f"{name} is new{_at(today)}", today.where, after=today.shown)
+        elif today is None and then is not None:
+            yield Change(name, f"{name} is gone", before=then.shown)
+        elif then is not None and today is not None and then.digest != today.digest:
+            said, sources = say(name, then, today), (then.source, today.source)
+            yield Change(name, said, today.where, then.shown, today.shown, sources)
 
 
-def _named(name: str, part: Part) -> str:
-    return f"{name} ({part.where})" if part.where else name
+def _at(part: Part) -> str:
+    return f" ({part.where})" if part.where else ""
+
+
+def _code(name: str, before: Part, now: Part) -> str:
+    if now.source or now.where or before.source:
+        return f"{'code' if name == 'code' else f'code of {name}'} changed{_at(now)}"
+    return _value(name, before, now)
+
+
+def _value(name: str, before: Part, now: Part) -> str:
+    if not (before.shown and now.shown):
+        return f"{name} changed"
+    return f"{name}: {now.shown} changed" if before.shown == now.shown else f"{name}: {before.shown} -> {now.shown}"
+
+
+def _argument(name: str, before: Part, now: Part) -> str:
+    said = list(_pieces(before, now)) if before.pieces and now.pieces else []
+    if not said:
+        return _value(name, before, now)
+    text = ", ".join(said[:_MOST]) + (f" and {len(said) - _MOST} more" if len(said) > _MOST else "")
+    rows = rows_differing(before.rows, now.rows)
+    if rows is not None and rows[0]:
+        text += f", about {rows[0]:,} of {rows[1]:,} rows differ"
+    elif before.shown != now.shown and now.shown.startswith("<"):  # the shape of a frame
+        text += f" ({before.shown} -> {now.shown})"
+    return f"{name}: {text}"
+
+
+def _pieces(before: Part, now: Part) -> Iterator[str]:
+    for piece in {**before.pieces, **now.pieces}:
+        then, today = before.pieces.get(piece), now.pieces.get(piece)
+        if then is None or today is None:
+            yield f"{piece} is {'new' if then is None else 'gone'}"
+        elif then[0] != today[0]:
+            yield f"{piece}: {then[1]} -> {today[1]}" if then[1] != today[1] else f"{piece} changed"
+
+
+def _state_changes(meta: Mapping[str, Any], state: State) -> Iterator[Change]:
+    for name, was in meta["reads"].items():
+        now = state.part(name)
+        if now.digest != was:
+            called = label(name)
+            then = Part.kept(was, meta.get("shown", {}).get(called, ""))
+            yield Change(called, _value(called, then, now), before=then.shown, after=now.shown)

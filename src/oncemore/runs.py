@@ -83,6 +83,7 @@ class Run(Past):
         self._saved: Counter[str] = Counter()
         self._refresh = set(map(str.strip, os.environ.get("ONCEMORE_REFRESH", "").split(",")))
         self._refreshed: set[str] = set()
+        self.passed: set[str] = set()  # the entries of nodes that ran or were reused in this scope
         self.calls: dict[str, Ordinals] = {}  # of steps that count every call
         self.loops: dict[str, Any] = {}  # those begun in this scope, with what they know of the state; None: completed
         self._listeners: list[tuple[type[Event], Callable[[Any], object]]] = []
@@ -307,6 +308,7 @@ class Run(Past):
         return node.step in self._refresh and node.key not in self._refreshed
 
     def count_reuse(self, node: Node, entry: Decoded) -> None:
+        self.passed.add(node.key)
         self.reused[node.step] += 1
         self._saved[node.step] += entry.meta.get("seconds", 0)
 
@@ -339,6 +341,7 @@ class Run(Past):
     def record(self, node: Node, kept: Kept, *, reason: str, seconds: float) -> None:
         """Keep the result of a completed node. What cannot be kept is told, and the program goes on."""
         self._refreshed.add(node.key)
+        self.passed.add(node.key)
         kept.meta.update(step=node.step, time=time.time(), seconds=seconds, reason=reason)
         token = current.enter(None)  # a step inside the value is kept as itself, not as part of this run
         shelf = self.shelf_of(node)

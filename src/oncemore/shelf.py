@@ -104,31 +104,36 @@ class Shelf:
     def node(self, step: str, arguments: str, code: str) -> Node:
         return Node(self.home, self.owner, step, arguments, code)
 
-    def find(self, node: Node, state: Callable[[str], str]) -> tuple[Decoded | None, str | None]:
-        """The node's entry, or None and the reason if that is known. `state` gives the digest of a state key now.
+    def find(self, node: Node, state: Callable[[str], str]) -> Decoded | None:
+        """The node's entry. `state` gives the digest of a state key now.
 
         The checkpoint of a step that read state is kept under what it read; the node's own key then only says which
         keys those were, so that going back to an earlier state finds the earlier checkpoint again.
         """
-        why = None
         for key, counts in self._places(node.key):
             entry = self.read(key)
             if entry is None:
                 continue
             if entry.meta.get("forgotten"):
-                return None, None
+                return None
             if "readings" not in entry.meta:
                 if counts(key):
-                    return entry, None
+                    return entry
                 continue
             for names in entry.meta["readings"]:
                 variant = _variant(key, {name: state(name) for name in names})
                 found = self.read(variant) if counts(variant) else None
                 if found is not None:
-                    return found, None
-            changed = [name for name, was in entry.meta["reads"].items() if state(name) != was]
-            why = why or "; ".join(f"state[{name!r}] changed" for name in changed) or None
-        return None, why
+                    return found
+        return None
+
+    def readings(self, node: Node) -> dict[str, Any] | None:
+        """What was noted at the last time that the node ran, if it read state then."""
+        for key, _ in self._places(node.key):
+            entry = self._trusted(key)
+            if entry is not None:
+                return entry.meta if "readings" in entry.meta else None
+        return None
 
     def _places(self, key: str) -> Iterator[tuple[str, Callable[[str], bool]]]:
         """Where an entry of the run may stand, the newest place first, and what tells whether it counts there."""
@@ -136,8 +141,11 @@ class Shelf:
         for older in reversed(self._older):
             yield older.home + key[len(self.home) :], older.entries.__contains__
 
-    def lost(self, node: Node) -> bool:
+    def lost(self, node: Node, state: Callable[[str], str]) -> bool:
         """Whether the run's events tell of a checkpoint of the node that is not there any more, and was not removed by us."""
+        meta = self.readings(node)
+        if meta is not None and any(state(name) != was for name, was in meta["reads"].items()):
+            return False  # it is there, for another state
         if self._told is None:
             self._told = told_of(self.store, self._log, self.home) if self._log else frozenset[str]()
         return node.key in self._told
@@ -334,12 +342,12 @@ class Shelf:
                         continue  # it will be told when it is asked for
                     yield Node(home, self.owner, node.step, arguments, code), meta
 
-    def code_parts(self, code: str) -> dict[str, Part]:
-        """What the code behind a digest consisted of; empty if that is not known any more."""
+    def code_facts(self, code: str) -> tuple[dict[str, Part], dict[str, str]]:
+        """What the code behind a digest consisted of, and the packages then; empty if that is not known any more."""
         key = f"code/{code}"
         try:
             data = self.store.get(key)
             facts: dict[str, Any] = json.loads(bytes(unseal(data, key, self._secret))) if data is not None else {}
         except OncemoreError:
-            return {}
-        return {name: Part(*values) for name, values in facts.get("parts", {}).items()}
+            return {}, {}
+        return {name: Part(*values) for name, values in facts.get("parts", {}).items()}, facts.get("packages", {})

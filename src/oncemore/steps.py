@@ -20,12 +20,14 @@ from typing import (
 
 import wrapt
 
-from .calls import Asked, Definition
+from .asked import Asked
+from .calls import Definition
 from .current import current_run, opened, run_here
 from .durations import Duration
 from .errors import UsageError
 from .fingerprint import Fingerprint, Key
 from .modules import came_from, find_module
+from .reasons import Explanation
 from .runs import Reference
 from .surroundings.patterns import Outputs
 
@@ -92,6 +94,11 @@ class _Verbs(_Attributes[P, R]):
         definition, reference, first = self._parts()
         result: R = definition.refresh((*first, *args), kwargs, reference)
         return result
+
+    def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
+        """Whether this call would be skipped now, or why it would run: what changed since it was kept."""
+        definition, asked = self._asked(args, kwargs)
+        return definition.explain(asked)
 
     def fingerprint(self, *args: P.args, **kwargs: P.kwargs) -> Fingerprint:
         """What this call's checkpoint depends on: named parts with digests."""
@@ -261,6 +268,7 @@ class Options(TypedDict, total=False):
     outputs_keep: bool
     capture_output: bool
     effect: Literal["once"] | None
+    redact: Collection[str]
 
 
 @overload
@@ -282,6 +290,7 @@ def checkpointed(
     outputs_keep: bool = True,
     capture_output: bool = False,
     effect: Literal["once"] | None = None,
+    redact: Collection[str] = (),
 ) -> Decorator: ...
 def checkpointed(
     function: Callable[..., Any] | None = None,
@@ -301,6 +310,7 @@ def checkpointed(
     outputs_keep: bool = True,
     capture_output: bool = False,
     effect: Literal["once"] | None = None,
+    redact: Collection[str] = (),
 ) -> Any:
     """Keep what the function returns, so that a run that is started once more skips the call.
 
@@ -323,6 +333,7 @@ def checkpointed(
                 are kept and put back
     outputs_keep  False: only their digests are kept; a missing or changed file makes the function run again
     capture_output  what it prints, logs and warns about is shown again when it is skipped
+    redact      parameters whose values are never shown, only their digests; those with names like `api_key` never are
     mutates     False: the function never changes its arguments in place, so they need not be compared before and after
 
     >>> from oncemore import checkpointed
@@ -347,6 +358,7 @@ def checkpointed(
         "outputs_keep": outputs_keep,
         "capture_output": capture_output,
         "effect": effect,
+        "redact": redact,
     }
     if function is None:
         return lambda function: _decorate(function, options)

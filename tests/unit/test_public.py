@@ -11,7 +11,7 @@ from oncemore import errors
 from tests.processes import Script
 
 NAMES = """
-    Checkpoint CheckpointWarning Checkpoints CodecError Failure File Fingerprint FingerprintError History
+    Change Checkpoint CheckpointWarning Checkpoints CodecError Explanation Failure File Fingerprint FingerprintError History
     IntegrityError NotRecorded OncemoreError OutputMissing Results Run RunRecord Step Store StoreDamaged
     StoreError Summary Surrounding UnknownOutcome UsageError checkpoint_scope checkpointed current_run fork
     idempotency_key memoized open_store register_identity register_surrounding

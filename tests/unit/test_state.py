@@ -371,7 +371,7 @@ def test_a_step_runs_again_when_a_key_that_it_read_differs_and_the_reason_says_s
     assert scope(body(0.5)).value == 0.5
     second = scope(body(0.7))
     assert second.value == 0.7
-    assert second.reasons == {"get": "state['threshold'] changed"}
+    assert second.reasons == {"get": "state['threshold']: 0.5 -> 0.7"}
 
 
 def test_going_back_to_an_earlier_value_finds_the_earlier_checkpoint() -> None:
@@ -387,7 +387,7 @@ def test_a_key_that_appears_or_disappears_counts_as_changed() -> None:
 
     assert scope(body()).value == "none"
     second = scope(body(n=1))
-    assert (second.value, second.reasons) == (1, {"get": "state['n'] changed"})
+    assert (second.value, second.reasons) == (1, {"get": "state['n']: absent -> 1"})
     assert scope(body()).value == "none"
 
 
@@ -408,7 +408,7 @@ def test_looking_at_all_keys_is_reading_their_list() -> None:
     assert scope(lambda run: (run.state.update(a=1), names())[1]).value == ["a"]
     second = scope(lambda run: (run.state.update(a=1, b=1), names())[1])
     assert second.value == ["a", "b"]
-    assert "'*'" in second.reasons["names"]
+    assert second.reasons["names"] == "the keys of the state: ['a'] -> ['a', 'b']"
 
 
 def test_looking_at_all_keys_after_adding_one_is_no_reason_to_run_again() -> None:

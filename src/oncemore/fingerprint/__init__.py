@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Union
 
 from ..errors import FingerprintError, UsageError
 from .binding import Binder
-from .code import Code, Part
+from .code import Code
 from .inputs import file_identity
+from .shown import Part, part_of, short
 from .values import digest, register_identity
 
 __all__ = ["Fingerprint", "Identity", "Part", "register_identity"]
@@ -39,6 +40,7 @@ class Identity:
         key: Key | None = None,
         code: Reach = "deep",
         inputs: Collection[str] = (),
+        redact: Collection[str] = (),
     ) -> None:
         self.step = step
         self._binder = Binder(function)
@@ -50,6 +52,8 @@ class Identity:
             by_name.update(key)
         self._check("ignore", ignore)
         self._check("inputs", inputs)
+        self._check("redact", redact)
+        self._redact, self._inputs = frozenset(redact), frozenset(inputs)
         self._check("key", () if callable(key) or key is None else key)
         if code not in ("deep", "own", "version"):
             raise UsageError(f"step {step}: code={code!r} is not one of 'deep', 'own', 'version'")
@@ -93,15 +97,17 @@ class Identity:
             parts["key"] = self._part("key", self._whole_key(*args, **kwargs))
         else:
             for i, name, key in self._counted:
-                part = f"argument `{name}`"
-                parts[part] = self._part(part, bound[i] if key is None else key(bound[i]))
+                part = self._part(f"argument `{name}`", bound[i] if key is None else key(bound[i]), name)
+                if name in self._inputs and name not in self._redact:
+                    part = replace(part, shown=f"content of {short(bound[i])}")
+                parts[f"argument `{name}`"] = part
         if call is not None:
             parts["call"] = self._part("call", call)
         return parts
 
-    def _part(self, name: str, value: object) -> Part:
+    def _part(self, name: str, value: object, parameter: str = "") -> Part:
         try:
-            return Part(digest(value).hex())
+            return part_of(parameter, value, secret=parameter in self._redact or (name == "key" and bool(self._redact)))
         except FingerprintError as error:
             raise FingerprintError(error.kind, error.path, name, self.step) from error
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import reprlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,23 +12,12 @@ from typing import Any, Literal
 from ..errors import FingerprintError
 from ..modules import name_of_namespace
 from . import values
+from .shown import Part, is_secret, masked, short
 from .source import class_text, own
 from .tree import hashed
 from .units import home_of, without_step
 from .walk import Known, Record, Walk, active, answering
 from .watch import Watch
-
-_SHOWN = 80
-
-
-@dataclass(frozen=True)
-class Part:
-    """One named part of an identity: its digest, and for the reader where it stands, what it is, its source."""
-
-    digest: str
-    where: str = ""
-    shown: str = ""
-    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -146,17 +134,15 @@ def _part(name: str, record: Record) -> Part:
     digest, about = record.digest.hex(), record.about
     if isinstance(about, MethodType):
         about = about.__func__
-    if name.startswith(("global", "closure", "default", "wrapped")):
-        return Part(digest, shown=_shown(about))
+    if name.startswith(("global", "closure", "default", "wrapped")) or not isinstance(about, (FunctionType, type)):
+        return Part(digest, shown=f"#{digest[:8]}" if is_secret(name.rstrip("`")) else _shown(about))
     if isinstance(about, type):
         space = getattr(sys.modules.get(about.__module__), "__dict__", {})
         path = str(space.get("__file__", ""))
         line, text = class_text(about.__qualname__, path, space) if path else (0, "")
-        return Part(digest, _where(path, line), source=text)
-    if not isinstance(about, FunctionType):
-        return Part(digest, shown=_shown(about))
+        return Part(digest, _where(path, line), source=masked(text))
     known = own(about.__code__, about.__globals__)
-    return Part(digest, _where(about.__code__.co_filename, known.line), source=known.text)
+    return Part(digest, _where(about.__code__.co_filename, known.line), source=masked(known.text))
 
 
 def _where(path: str, line: int) -> str:
@@ -164,13 +150,7 @@ def _where(path: str, line: int) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A short text for a value; never an address, which would differ from run to run."""
     if isinstance(value, (FunctionType, type)):
         space: Any = getattr(value, "__globals__", None) or getattr(sys.modules.get(value.__module__), "__dict__", {})
         return f"{name_of_namespace(space)}.{value.__qualname__}"
-    try:
-        text = reprlib.repr(value)
-    except Exception:  # a repr of the user's own
-        text = f"<{type(value).__qualname__}>"
-    text = text.partition(" at 0x")[0] + (">" if " at 0x" in text else "")
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+    return short(value)

@@ -31,6 +31,7 @@ class Moment:
     options: Mapping[str, Any]
     roots: Roots = field(init=False)
     reads: dict[str, str] = field(default_factory=dict[str, str])
+    shown: dict[str, str] = field(default_factory=dict[str, str])
     sets: set[str] = field(default_factory=set[str])
     existed: dict[str, bool] = field(default_factory=dict[str, bool])
     early: dict[str, str] | None = (

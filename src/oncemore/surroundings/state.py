@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from ..errors import CodecError, UsageError
+from ..fingerprint.shown import Part, is_secret, short
 from ..fingerprint.values import digest
 from . import Moment, Surrounding
 from .objects import Note, identity
@@ -64,6 +65,18 @@ class State(MutableMapping[str, Any]):
             return ABSENT
         found = identity(self._values[key])
         return UNKNOWN if found is None else found.hex()
+
+    def part(self, key: str) -> Part:
+        """What identifies the key's value now, with what people may see of it."""
+        return Part(self.digest(key), shown=self.shown(key))
+
+    def shown(self, key: str) -> str:
+        """What people may see of the key's value."""
+        if key == KEYS:
+            return short(list(self._values))
+        if key not in self._values:
+            return ABSENT
+        return f"#{self.digest(key)[:8]}" if is_secret(key) else short(self._values[key])
 
     def __getitem__(self, key: str) -> Any:
         self._touch(key)
@@ -125,6 +138,10 @@ class State(MutableMapping[str, Any]):
         return f"State({self._values!r})"
 
 
+def label(key: str) -> str:
+    return "the keys of the state" if key == KEYS else f"state[{key!r}]"
+
+
 class Watch:
     """What one running step does to the state."""
 
@@ -174,6 +191,7 @@ class Watch:
         if key in self.moment.reads or (key in self._bound and key != KEYS) or key in self.moment.sets:
             return  # known, or the step's own: what it set itself is nothing it depends on
         self.moment.reads[key] = self._names_before() if key == KEYS else self._digest_before(key)
+        self.moment.shown[label(key)] = self.state.shown(key)
         if self.moment.reads[key] == UNKNOWN:
             self._trouble = (
                 f"state[{key!r}] is a {type(self.state._values[key]).__name__}, which has no stable identity"

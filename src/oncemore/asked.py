@@ -1,0 +1,76 @@
+"""One call of a step: what was asked for, what was found, and which nodes are being computed around it."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from .codec import Decoded
+from .runs import Run
+from .shelf import Node, Shelf
+
+_inside: ContextVar[tuple[Node, ...]] = ContextVar("oncemore_inside", default=())  # the nodes being computed around us
+
+
+def idempotency_key() -> str:
+    """A word for this node to hand to an API: the same in every attempt at it, another for every other node.
+
+    Outside a step, or where the step runs without a run, every call gives a new one.
+
+    >>> from oncemore import checkpointed, checkpoint_scope, idempotency_key
+    >>> @checkpointed
+    ... def pay(invoice):
+    ...     return idempotency_key()
+    >>> with checkpoint_scope("payments", store="memory://doctest"):
+    ...     pay("a") == pay.refresh("a"), pay("a") == pay("b")
+    (True, False)
+    """
+    nodes = _inside.get()
+    return nodes[-1].idempotency_key if nodes else secrets.token_hex(16)
+
+
+class Call:
+    """Let the user's function run."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.now = functools.partial(function, *args, **kwargs)
+
+    async def later(self) -> Any:
+        return await self.now()
+
+
+class Asked(NamedTuple):
+    """One call of a step: what was passed, bound to the parameters, and the node it is."""
+
+    run: Run
+    shelf: Shelf
+    node: Node
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    bound: tuple[Any, ...]
+    ordinal: int | None
+
+
+class Found(NamedTuple):
+    """What recall brought: an entry with its value and effects, or the reason why there is none."""
+
+    entry: Decoded | None = None
+    value: Any = None
+    effects: Mapping[str, Any] = MappingProxyType({})
+    moment: Any = None
+    why: str | None = None
+
+
+def around(node: Node) -> bool:
+    """Whether `node` is being computed around this very call."""
+    return any(node.key == other.key for other in _inside.get())
+
+
+def inside(node: Node) -> Callable[[], None]:
+    """Make `node` the one being computed, until what is returned is called."""
+    token = _inside.set((*_inside.get(), node))
+    return lambda: _inside.reset(token)

@@ -1,0 +1,200 @@
+"""What people are shown of a value: short, never an address, never a secret, and nothing of the user's code is run for it."""
+
+from __future__ import annotations
+
+import base64
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import FingerprintError
+from .values import digest
+
+_LONGEST = 60
+_MOST_PIECES = 50
+_MOST_ROWS = 10_000
+_PLAIN = frozenset([type(None), bool, int, float, complex, str, bytes])
+_BY_TEXT = frozenset(["datetime", "date", "time", "timedelta", "Decimal", "Fraction", "UUID", "ZoneInfo", "range"])
+_SECRET = re.compile(
+    r"passw(or)?d|passphrase|(^|_)pwd|secret|credential|(^|_)token$|(^|_)auth(orization)?($|_)|bearer|cookie|(^|_)dsn$"
+    r"|(api|access|private|signing|encryption|account|storage)_?key|connection_?string",
+    re.IGNORECASE,
+)
+_IN_URL = re.compile(r"(\w+://[^/\s:@]*):[^/\s@]+@")
+_IN_SOURCE = re.compile(
+    r"""(?P<name>\b\w+)(?P<gap>['"]?\s*(:[^=,()\n]+)?[=:]\s*[rbuf]*)(?P<text>"[^"\n]*"|'[^'\n]*')"""
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One named part of an identity: its digest, and for the reader where it stands, what it is, its source.
+
+    `pieces` are what it consists of, one level deep (the keys of a dict, the columns of a frame), with digest and text;
+    `rows` has a byte for each row of a small frame.
+    """
+
+    digest: str
+    where: str = ""
+    shown: str = ""
+    source: str = ""
+    pieces: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    rows: str = ""
+
+    def told(self) -> Any:
+        """All but the digest, as it is kept."""
+        return [self.shown, self.pieces, self.rows] if self.pieces or self.rows else self.shown
+
+    @staticmethod
+    def kept(digest: str, told: Any = "") -> Part:
+        """A part from its digest and what was kept of it."""
+        if isinstance(told, str):
+            return Part(digest, shown=told)
+        shown, pieces, rows = told
+        return Part(digest, shown=shown, pieces={name: (d, text) for name, (d, text) in pieces.items()}, rows=rows)
+
+
+def is_secret(name: str) -> bool:
+    """Whether something of that name is probably a credential."""
+    return _SECRET.search(name) is not None
+
+
+def masked(source: str) -> str:
+    """Source without the texts that are given to names which look like credentials."""
+
+    def hide(found: re.Match[str]) -> str:
+        return f"{found['name']}{found['gap']}'***'" if is_secret(found["name"]) else found[0]
+
+    return _IN_URL.sub(r"\1:***@", _IN_SOURCE.sub(hide, source))
+
+
+def part_of(name: str, value: object, secret: bool = False) -> Part:
+    """A value's part of an identity. FingerprintError if it has none."""
+    whole = digest(value).hex()
+    if secret or is_secret(name):
+        return Part(whole, shown=f"#{whole[:8]}")
+    try:
+        pieces, rows = _taken_apart(value)
+    except Exception:  # a value that has an identity, but does not like to be looked into
+        pieces, rows = {}, ""
+    return Part(whole, shown=short(value), pieces=pieces, rows=rows)
+
+
+def short(value: object) -> str:
+    """A text for a value: what it is if that is short, else of what kind."""
+    text = _IN_URL.sub(r"\1:***@", _text(value, 3))
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _text(value: Any, depth: int) -> str:
+    kind: Any = type(value)
+    if kind is str or kind is bytes:
+        return repr(value if len(value) <= _LONGEST else value[:_LONGEST])
+    if kind is int and value.bit_length() > 200:
+        return f"<int of {value.bit_length()} bits>"
+    if kind in _PLAIN:
+        return repr(value)
+    if (
+        kind.__module__ in ("datetime", "decimal", "fractions", "uuid", "zoneinfo", "builtins")
+        and kind.__name__ in _BY_TEXT
+    ):
+        return str(value)
+    if kind in (list, tuple, set, frozenset, dict):
+        return _container(value, depth)
+    if kind.__module__.startswith("pathlib"):
+        return repr(str(value))
+    shape = _shape(value, kind)
+    if shape is not None:
+        return shape
+    if getattr(kind, "__flags__", 0) and isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    name = getattr(value, "__qualname__", None) if callable(value) else getattr(value, "_name_", None)
+    return f"<{kind.__name__}{f' {name}' if isinstance(name, str) else ''}>"
+
+
+def _container(value: Any, depth: int) -> str:
+    name = type(value).__name__
+    if len(value) > 6 or depth == 0:
+        return f"<{name} of {len(value):,}>"
+    if isinstance(value, dict):
+        items: list[tuple[Any, Any]] = list(value.items())
+        return "{" + ", ".join(f"{_text(k, depth - 1)}: {_hidden(k, v, depth - 1)}" for k, v in items) + "}"
+    texts: Iterable[str] = [_text(each, depth - 1) for each in value]
+    if isinstance(value, (set, frozenset)):  # in an order that is the same in every process
+        return f"{'frozenset(' if name == 'frozenset' else ''}{{{', '.join(sorted(texts))}}}{')' if name == 'frozenset' else ''}"
+    inside = ", ".join(texts)
+    return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' if len(value) == 1 else ''})"
+
+
+def _hidden(key: object, value: object, depth: int) -> str:
+    return "***" if isinstance(key, str) and is_secret(key) else _text(value, depth)
+
+
+def _shape(value: Any, kind: type) -> str | None:
+    library = kind.__module__.partition(".")[0]
+    if library in ("numpy", "torch") and hasattr(value, "shape") and hasattr(value, "dtype"):
+        if not value.shape and library == "numpy":
+            return str(value)
+        return f"<{kind.__name__} {'x'.join(map(str, value.shape))} {value.dtype}>"
+    if library in ("pandas", "polars", "pyarrow") and hasattr(value, "shape"):
+        return f"<{kind.__name__} {'x'.join(f'{n:,}' for n in value.shape)}>"
+    return None
+
+
+# --- one level deep -------------------------------------------------------------------------------------------------
+
+
+def _taken_apart(value: Any) -> tuple[dict[str, tuple[str, str]], str]:
+    kind: Any = type(value)
+    for library, looks in (("pandas", _pandas), ("polars", _polars)):
+        module: Any = sys.modules.get(library)
+        if module is not None and isinstance(value, module.DataFrame):
+            return looks(module, value) if value.shape[1] <= _MOST_PIECES else ({}, "")
+    if kind is dict and all(type(key) is str for key in value):
+        return _pieces(value, "[{!r}]"), ""
+    fields: Any = value.__dict__ if type(getattr(value, "__dict__", None)) is dict and not callable(value) else {}
+    return _pieces(fields, ".{}"), ""
+
+
+def _pieces(found: Mapping[str, Any], label: str) -> dict[str, tuple[str, str]]:
+    if len(found) > _MOST_PIECES:
+        return {}
+    pieces: dict[str, tuple[str, str]] = {}
+    for name, each in found.items():
+        try:
+            identity = digest(each).hex()
+        except FingerprintError:  # an identity of the user's own leaves it out
+            continue
+        pieces[label.format(name)] = (identity[:16], f"#{identity[:8]}" if is_secret(name) else short(each))
+    return pieces
+
+
+def _pandas(pandas: Any, frame: Any) -> tuple[dict[str, tuple[str, str]], str]:
+    return _columns(frame, lambda column: pandas.util.hash_pandas_object(column, index=False).to_numpy())
+
+
+def _polars(polars: Any, frame: Any) -> tuple[dict[str, tuple[str, str]], str]:
+    return _columns(frame, lambda column: column.hash().to_numpy())
+
+
+def _columns(frame: Any, hashes: Callable[[Any], Any]) -> tuple[dict[str, tuple[str, str]], str]:
+    """Each column by a hash of its hashed rows, and each row by a byte of its own."""
+    pieces: dict[str, tuple[str, str]] = {}
+    rows: Any = None
+    for number, name in enumerate(frame.columns):
+        column: Any = hashes(frame.iloc[:, number] if hasattr(frame, "iloc") else frame[name])
+        pieces[f"column `{name}`"] = (digest(column).hex()[:16], "")
+        rows = column * (2 * number + 1) if rows is None else rows ^ (column * (2 * number + 1))
+    if rows is None or len(rows) > _MOST_ROWS:
+        return pieces, ""
+    return pieces, base64.b85encode((rows >> 56).astype("uint8").tobytes()).decode()
+
+
+def rows_differing(before: str, after: str) -> tuple[int, int] | None:
+    """How many rows of how many differ, if both have been looked at and are equally many; a few may be missed."""
+    then, now = base64.b85decode(before), base64.b85decode(after)
+    if not then or len(then) != len(now):
+        return None
+    return sum(a != b for a, b in zip(then, now)), len(now)
