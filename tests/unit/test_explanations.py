@@ -68,7 +68,7 @@ def older(frame: Any) -> Any:
         (
             FRAME,
             FRAME[:10].assign(more=1),
-            "argument `value`: column `name` changed, column `age` changed, column `more` is new "
+            "argument `value`: column `name` changed, column `age` changed, column `more` is new "  # noqa: ISC004
             "(<DataFrame 3,000x2> -> <DataFrame 10x3>)",
         ),
         (
