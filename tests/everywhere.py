@@ -1,5 +1,6 @@
-"""Lint the project once, build its documentation once, and test it on every supported Python of this machine: `python -m tests.everywhere test`.
+"""Lint the project and build its documentation once, and test it on every supported Python of this machine.
 
+`python -m tests.everywhere test` does all of it.
 PYTHONS in the environment chooses versions ("3.10 3.13"), ARGS is handed to pytest.
 """
 
@@ -106,7 +107,7 @@ def _docs() -> bool:
     """The documentation as a site. Broken links and anchors, pages outside the navigation, unknown names: all are errors."""
     inside = environment(_choose()[-1], "docs", DOCS)
     os.environ["NO_MKDOCS_2_WARNING"] = "1"  # news of another project
-    return _succeeds("documentation", [inside, "-m", "mkdocs", "build", "--strict", "--quiet"])
+    return _succeeds("documentation", [inside, "-m", "mkdocs", "build", "--strict"])
 
 
 def _succeeds(title: str, command: list[str]) -> bool:
@@ -128,9 +129,8 @@ def _test(pythons: list[Python], arguments: list[str]) -> int:
     absent = [minor for minor in SUPPORTED if minor not in {python.minor for python in pythons}]
     if absent:
         print(f"not tested here: Python {', '.join(absent)}")
-    print(
-        f"lint {'clean' if clean else 'FAILED'}, documentation {'built' if built else 'FAILED'}, {time.monotonic() - start:.0f} s in all"
-    )
+    outcome = f"lint {'clean' if clean else 'FAILED'}, documentation {'built' if built else 'FAILED'}"
+    print(f"{outcome}, {time.monotonic() - start:.0f} s in all")
     passed, failed, skipped = (sum(count[i] for count in counts.values()) for i in range(3))
     print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
     return 0 if clean and built and not failed else 1
