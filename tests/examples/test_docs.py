@@ -5,8 +5,9 @@ The Python blocks of one page are one script, run from top to bottom in a folder
 * an `output` block says exactly what the Python block before it prints;
 * a block whose first line is a file name (`# pool.py`) is a script of its own;
 * a block after a comment that names a file (`<!-- examples/quickstart.py -->`) is a part of that file, and not run;
-* `console` blocks are a session: `$ ` commands and what they print, in the folder of the quickstart; on a page of docs/ in a
-  folder of its own, where the blocks that name a file are saved as the session goes on.
+* `console` blocks are sessions in the folder of the quickstart: `$ ` commands and what they print.
+
+The sessions of pages in docs/ are looked at in test_sessions.py.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def blocks_of(page: Path) -> list[Block]:
     ]
 
 
-def sessions_of(page: Path) -> list[Block]:
-    return [block for block in blocks_of(page) if block.kind == "console"]
+def has_sessions(page: Path) -> bool:
+    return any(block.kind == "console" for block in blocks_of(page))
 
 
 def as_script(blocks: list[Block]) -> str:
@@ -96,7 +97,7 @@ def test_the_code_of_a_page_runs(page: Path, script: Script) -> None:
             if block.kind == "output":
                 assert lines_of(printed[session.index(before)]) == lines_of(block.text), f"{page.name}:{block.line}"
     for block in blocks:
-        if block.file and not sessions_of(page):
+        if block.file and not has_sessions(page):
             script(block.text, name=block.file)
 
 
@@ -116,17 +117,6 @@ def test_the_captures_of_the_readme_are_what_the_quickstart_prints(tmp_path: Pat
     for block in captures:
         commands = re.findall(r"^\$ (.*)$", block.text, re.MULTILINE)
         assert masked("".join(session(command, tmp_path) for command in commands)) == masked(block.text)
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES[1:] if sessions_of(page)], ids=lambda page: page.stem)
-def test_a_session_of_a_page_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
-    for block in blocks_of(page):
-        if block.file:
-            (tmp_path / block.file).write_text(block.text, encoding="utf-8")
-        elif block.kind == "console":
-            commands = re.findall(r"^\$ (.*)$", block.text, re.MULTILINE)
-            printed = masked("".join(session(command, tmp_path) for command in commands))
-            assert printed == masked(block.text), f"{page.name}:{block.line}"
 
 
 def session(command: str, folder: Path) -> str:
