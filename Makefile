@@ -13,7 +13,7 @@ $(error No Python 3 runs here: install Python 3.10 or later, or name one with PY
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint format demo clean
+.PHONY: help test lint format captures demo clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -26,6 +26,9 @@ lint:  ## ruff, mypy and pyright
 
 format:  ## lay the code out, and mend what ruff can mend by itself
 	@$(PYTHON) -m tests.everywhere format
+
+captures:  ## run the sessions that README shows, and put what a terminal shows into it
+	@$(PYTHON) -m tests.everywhere captures
 
 demo:  ## a pipeline that fails at its fourth step and is started again
 	@python="$$($(PYTHON) -m tests.everywhere demo-python)" && "$$python" examples/demo.py

@@ -82,7 +82,8 @@ class _Line:
     saved: float = 0.0
     raw: int = 0
     stored: int = 0
-    note: tuple[Piece, ...] = ()  # what is to be said about the last node
+    error: tuple[Piece, ...] = ()  # what is to be said about the last node that failed
+    why: tuple[Piece, ...] = ()  # and about the last that ran though there was a checkpoint
     left: list[Piece] = field(default_factory=list[Piece])  # what was printed of it for good
 
     @property
@@ -106,7 +107,7 @@ class _Line:
             shown.append((f"  {duration(self.saved):>6} saved", ""))
         if self.raw >= _LARGE:
             shown.append((f"  {size(self.raw)} -> {size(self.stored)}", ""))
-        return [*shown, *self.note]
+        return [*shown, *self.error, *self.why]
 
 
 class Report:
@@ -138,7 +139,6 @@ class Report:
             line = self._line(step)
             line.reused += times
             line.saved += seconds
-            line.note = ()
             self._changed(line)
 
     def told(self, fact: events.StepEvent) -> None:
@@ -151,25 +151,26 @@ class Report:
             elif isinstance(fact, events.StepCompleted):
                 line.raw += fact.raw_bytes
                 line.stored += fact.stored_bytes
-                self._ended(line, "ran", fact.seconds, self._because(fact, line))
+                line.why = self._because(fact, line) or line.why
+                self._ended(line, "ran", fact.seconds)
             elif isinstance(fact, events.StepNotKept):
                 self._unkept += 1
-                self._ended(line, "ran", fact.seconds, (("  not kept", _NOTE),))
+                line.why = (("  not kept", _NOTE),)
+                self._ended(line, "ran", fact.seconds)
             elif isinstance(fact, events.StepFailed):
                 self._failures.add(fact.error)
-                advice = "" if line.total else "  → fix it and run again"
-                self._ended(line, "failed", fact.seconds, ((f"  {fact.error}", _BAD), (advice, "")))
+                line.error = (f"  {fact.error}", _BAD), ("" if line.total else "  → fix it and run again", "")
+                self._ended(line, "failed", fact.seconds)
 
     def interrupted(self, step: str, seconds: float) -> None:
         """A node was stopped from outside: Ctrl-C, cancellation."""
         with self._lines.lock:
-            self._ended(self._line(step), "interrupted", seconds, ())
+            self._ended(self._line(step), "interrupted", seconds)
 
-    def _ended(self, line: _Line, how: str, seconds: float, note: tuple[Piece, ...]) -> None:
+    def _ended(self, line: _Line, how: str, seconds: float) -> None:
         setattr(line, how, getattr(line, how) + 1)
         line.under_way = max(0, line.under_way - 1)  # a generator does not say when it begins
         line.seconds += seconds
-        line.note = note
         self._changed(line)
 
     def _because(self, fact: events.StepCompleted, line: _Line) -> tuple[Piece, ...]:
