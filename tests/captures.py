@@ -31,7 +31,9 @@ def _session(commands: list[str], folder: Path) -> str:
     for command in commands:
         real = re.sub(r"^python ", f"'{sys.executable}' ", command)
         lines = (
-            Terminal(["/bin/sh", "-c", real], folder, env={"ONCEMORE_STORE": None, "ONCEMORE_LOG": None}).end().lines
+            Terminal(["/bin/sh", "-c", real], folder, width=300, env={"ONCEMORE_STORE": None, "ONCEMORE_LOG": None})
+            .end()
+            .lines
         )
         shown += "".join(f"{line}\n" for line in [f"$ {command}", *lines])
     return re.sub(r"(Traceback \(most recent call last\):\n)(?: .*\n)+", r"\1  ...\n", shown)

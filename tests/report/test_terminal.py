@@ -63,7 +63,7 @@ def test_a_run_that_fails_and_one_that_resumes(script: Script) -> None:
     assert second[:3] == [
         "● run churn-nov (resumed)  store ./.oncemore",
         "  load      reused T saved",
-        "  features  ran T  16 MB -> SIZE  ← helper clean (script.py:4) changed",
+        "  features  ran T  16 MB -> SIZE  ← helper `clean` (script.py:4) changed",
     ]
     assert second[3].startswith("  train     failed T  ValueError: NaN in y  → fix it and run again")
     assert second[4] == "✗ T saved · `oncemore why churn-nov features`"
@@ -419,7 +419,10 @@ INTERRUPTED = """
 SYNC = 'def train(x):\n        print("training")\n        time.sleep(60)'
 SYNC_BODY = 'with checkpoint_scope("ctrl-c"):\n        train(load())'
 ASYNC = 'async def train(x):\n        print("training")\n        await asyncio.sleep(60)'
-ASYNC_BODY = 'async def main():\n        async with checkpoint_scope("ctrl-c"):\n            await train(load())\n    asyncio.run(main())'
+ASYNC_BODY = """async def main():
+        async with checkpoint_scope("ctrl-c"):
+            await train(load())
+    asyncio.run(main())"""
 
 
 @pytest.mark.parametrize(("definition", "body"), [(SYNC, SYNC_BODY), (ASYNC, ASYNC_BODY)], ids=["sync", "async"])
