@@ -13,7 +13,7 @@ $(error No Python 3 runs here: install Python 3.10 or later, or name one with PY
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint format docs demo clean
+.PHONY: help test lint format docs captures demo clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -29,6 +29,9 @@ format:  ## lay the code out, and mend what ruff can mend by itself
 
 docs:  ## the documentation as a site, in build/site; a warning is an error
 	@$(PYTHON) -m tests.everywhere docs
+
+captures:  ## run the sessions that README shows, and put what a terminal shows into it
+	@$(PYTHON) -m tests.everywhere captures
 
 demo:  ## a pipeline that fails at its fourth step and is started again
 	@python="$$($(PYTHON) -m tests.everywhere demo-python)" && "$$python" examples/demo.py

@@ -26,7 +26,7 @@ DEMO = ["--editable", ".", "numpy", "pandas"]
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.everywhere", description=__doc__)
-    parser.add_argument("command", choices=["test", "lint", "format", "docs", "demo-python"])
+    parser.add_argument("command", choices=["test", "lint", "format", "docs", "captures", "demo-python"])
     asked = parser.parse_args()
     wanted, arguments = os.environ.get("PYTHONS", "").split(), shlex.split(os.environ.get("ARGS", ""))
     for foreign in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"):  # what is tested is what gets installed
@@ -39,6 +39,10 @@ def main() -> int:
             return 0
         if asked.command == "docs":
             return 0 if _docs() else 1
+        if asked.command == "captures":
+            newest = _choose()[-1]
+            inside = environment(newest, newest.minor, TEST)
+            return subprocess.run([inside, "-m", "tests.captures"], cwd=ROOT).returncode
         pythons = _choose(wanted, tell=True)
         if asked.command == "format":
             return 0 if _layout(_tools(), "--fix") else 1

@@ -3,11 +3,9 @@
 The Python blocks of one page are one script, run from top to bottom in a folder of its own. Besides:
 
 * an `output` block says exactly what the Python block before it prints;
-* a block whose first line is a file name (`# pool.py`) is a script of its own;
+* a block whose first line is a file name (`# pool.py`) is a script of its own; one called `# test_*.py` is run by pytest;
 * a block after a comment that names a file (`<!-- examples/quickstart.py -->`) is a part of that file, and not run;
-* `console` blocks are sessions in the folder of the quickstart: `$ ` commands and what they print.
-
-The sessions of pages in docs/ are looked at in test_sessions.py.
+* `console` blocks are sessions: README's at a terminal, made by tests/captures.py; those of docs/ are tested in test_sessions.py.
 """
 
 from __future__ import annotations
@@ -15,12 +13,8 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
-import os
 import pkgutil
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -29,6 +23,7 @@ from pathlib import Path
 import pytest
 
 import oncemore
+from tests import captures
 from tests.processes import SRC, Script
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -97,7 +92,10 @@ def test_the_code_of_a_page_runs(page: Path, script: Script) -> None:
             if block.kind == "output":
                 assert lines_of(printed[session.index(before)]) == lines_of(block.text), f"{page.name}:{block.line}"
     for block in blocks:
-        if block.file and not has_sessions(page):
+        if block.file and block.file.startswith("test_"):  # with our plugin, installed or not
+            options, plain = ["-m", "pytest", "-q", "-p", "_oncemore_pytest"], {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+            script(block.text, block.file, name=block.file, options=options, env=plain)
+        elif block.file and not has_sessions(page):
             script(block.text, name=block.file)
 
 
@@ -110,36 +108,12 @@ def test_code_that_is_quoted_from_a_file_is_there(page: Path) -> None:
             assert found[start : start + len(wanted)] == wanted, f"{page.name} and {block.source} differ"
 
 
-def test_the_captures_of_the_readme_are_what_the_quickstart_prints(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "examples" / "quickstart.py", tmp_path)
-    captures = [block for block in blocks_of(ROOT / "README.md") if block.kind == "console"]
-    assert len(captures) == 2
-    for block in captures:
-        commands = re.findall(r"^\$ (.*)$", block.text, re.MULTILINE)
-        assert masked("".join(session(command, tmp_path) for command in commands)) == masked(block.text)
-
-
-def session(command: str, folder: Path) -> str:
-    """A command as typed, and what it prints."""
-    paths = os.pathsep.join(filter(None, [str(SRC), os.environ.get("PYTHONPATH", "")]))
-    env = {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
-    done = subprocess.run(
-        re.sub(r"^python ", f"'{sys.executable}' ", command),
-        shell=True,
-        cwd=folder,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    return f"$ {command}\n{done.stdout}"
-
-
-def masked(text: str) -> str:
-    """Without what differs from machine to machine: times, and the lines inside a traceback."""
-    text = re.sub(r"(Traceback \(most recent call last\):\n)(?: .*\n)+", r"\1  ...\n", text)
-    return re.sub(r"\d+\.\d+ s\b", "N s", text)
+def test_the_captures_of_the_readme_are_what_a_terminal_shows(tmp_path: Path) -> None:
+    text = captures.README.read_text(encoding="utf-8")
+    shown = captures.CONSOLE.findall(captures.timeless(text))
+    assert len(shown) == 2
+    anew = captures.CONSOLE.findall(captures.timeless(captures.made_anew(text, tmp_path)))
+    assert anew == shown, "make captures"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
