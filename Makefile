@@ -13,12 +13,12 @@ $(error No Python 3 runs here: install Python 3.10 or later, or name one with PY
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint format demo clean
+.PHONY: help test lint format docs captures demo clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
-test:  ## lint, and all tests on every Python 3.10 to 3.13 found (PYTHONS="3.11 3.12", ARGS="-k name")
+test:  ## lint, documentation, and all tests on every Python 3.10 to 3.13 found (PYTHONS="3.11 3.12", ARGS="-k name")
 	@$(PYTHON) -m tests.everywhere test
 
 lint:  ## ruff, mypy and pyright
@@ -26,6 +26,12 @@ lint:  ## ruff, mypy and pyright
 
 format:  ## lay the code out, and mend what ruff can mend by itself
 	@$(PYTHON) -m tests.everywhere format
+
+docs:  ## the documentation as a site, in build/site; a warning is an error
+	@$(PYTHON) -m tests.everywhere docs
+
+captures:  ## run the sessions that README shows, and put what a terminal shows into it
+	@$(PYTHON) -m tests.everywhere captures
 
 demo:  ## a pipeline that fails at its fourth step and is started again
 	@python="$$($(PYTHON) -m tests.everywhere demo-python)" && "$$python" examples/demo.py

@@ -1,5 +1,6 @@
 """The script of the README. Start it, see it fail, write rate.txt, start it once more."""
 
+import time
 from pathlib import Path
 
 from oncemore import checkpoint_scope, checkpointed
@@ -7,7 +8,8 @@ from oncemore import checkpoint_scope, checkpointed
 
 @checkpointed
 def fetch(page):
-    print("fetching page", page)  # imagine a minute here
+    print("fetching page", page)
+    time.sleep(0.7)  # imagine a minute here
     return [10 * page + i for i in range(3)]
 
 

@@ -6,6 +6,7 @@ otherwise they are short.
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import Callable, Iterator
@@ -29,7 +30,9 @@ settings.register_profile("full", max_examples=100, **_common)
 settings.load_profile("full" if FULL else "short")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    if not pluginmanager.has_plugin("oncemore"):  # where the package is not installed, no entry point brought it
+        pluginmanager.register(importlib.import_module("_oncemore_pytest"), "oncemore")
     parser.addoption(
         "--campaign", type=int, metavar="N", help="how many pipelines tests/properties makes up, kills and resumes"
     )

@@ -1,5 +1,6 @@
-"""Lint the project once and test it on every supported Python of this machine: `python -m tests.everywhere test`.
+"""Lint the project and build its documentation once, and test it on every supported Python of this machine.
 
+`python -m tests.everywhere test` does all of it.
 PYTHONS in the environment chooses versions ("3.10 3.13"), ARGS is handed to pytest.
 """
 
@@ -19,12 +20,13 @@ from tests.pythons import ROOT, SUPPORTED, VENVS, Python, Trouble, environment, 
 
 TEST = ["--editable", ".[test]"]
 LINT = ["--editable", ".[lint]"]
+DOCS = ["--editable", ".[docs]"]
 DEMO = ["--editable", ".", "numpy", "pandas"]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.everywhere", description=__doc__)
-    parser.add_argument("command", choices=["test", "lint", "format", "demo-python"])
+    parser.add_argument("command", choices=["test", "lint", "format", "docs", "captures", "demo-python"])
     asked = parser.parse_args()
     wanted, arguments = os.environ.get("PYTHONS", "").split(), shlex.split(os.environ.get("ARGS", ""))
     for foreign in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"):  # what is tested is what gets installed
@@ -35,6 +37,12 @@ def main() -> int:
         if asked.command == "demo-python":
             print(environment(_choose()[-1], "demo", DEMO))
             return 0
+        if asked.command == "docs":
+            return 0 if _docs() else 1
+        if asked.command == "captures":
+            newest = _choose()[-1]
+            inside = environment(newest, newest.minor, TEST)
+            return subprocess.run([inside, "-m", "tests.captures"], cwd=ROOT).returncode
         pythons = _choose(wanted, tell=True)
         if asked.command == "format":
             return 0 if _layout(_tools(), "--fix") else 1
@@ -99,6 +107,13 @@ def _layout(tools: str, *fix: str) -> bool:
     return _succeeds("ruff format", [tools, "-m", "ruff", "format", *([] if fix else ["--check"])]) and good
 
 
+def _docs() -> bool:
+    """The documentation as a site. Broken links and anchors, pages outside the navigation, unknown names: all are errors."""
+    inside = environment(_choose()[-1], "docs", DOCS)
+    os.environ["NO_MKDOCS_2_WARNING"] = "1"  # news of another project
+    return _succeeds("documentation", [inside, "-m", "mkdocs", "build", "--strict"])
+
+
 def _succeeds(title: str, command: list[str]) -> bool:
     print(f"\n== {title}", flush=True)
     return subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL).returncode == 0
@@ -107,7 +122,7 @@ def _succeeds(title: str, command: list[str]) -> bool:
 def _test(pythons: list[Python], arguments: list[str]) -> int:
     start = time.monotonic()
     environments = _environments(pythons)
-    clean = _lint(environments)
+    clean, built = _lint(environments), _docs()
     counts = {}
     for python in pythons:  # the long campaigns run at full length on one of them
         campaign = "full" if python == pythons[-1] else "short"
@@ -118,10 +133,11 @@ def _test(pythons: list[Python], arguments: list[str]) -> int:
     absent = [minor for minor in SUPPORTED if minor not in {python.minor for python in pythons}]
     if absent:
         print(f"not tested here: Python {', '.join(absent)}")
-    print(f"lint {'clean' if clean else 'FAILED'}, {time.monotonic() - start:.0f} s in all")
+    outcome = f"lint {'clean' if clean else 'FAILED'}, documentation {'built' if built else 'FAILED'}"
+    print(f"{outcome}, {time.monotonic() - start:.0f} s in all")
     passed, failed, skipped = (sum(count[i] for count in counts.values()) for i in range(3))
     print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
-    return 0 if clean and not failed else 1
+    return 0 if clean and built and not failed else 1
 
 
 def _pytest(python: Python, inside: str, campaign: str, arguments: list[str]) -> tuple[int, int, int, float]:

@@ -114,9 +114,11 @@ class Definition:
                 yield Blocking(scene.returned)
             except BaseException as error:
                 scene.failed()
+                took = time.perf_counter() - started
                 if isinstance(error, Exception):
-                    took = time.perf_counter() - started
                     yield Blocking(functools.partial(self._failed, asked, error, reason=why, seconds=took))
+                elif run.report is not None:
+                    run.report.interrupted(node.step, took)
                 raise
             finally:
                 run.end(begun)

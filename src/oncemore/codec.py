@@ -1,4 +1,4 @@
-"""Values to frames of bytes and back. See docs/format.md for the layout.
+"""Values to frames of bytes and back. See docs/explanation/format.md for the layout.
 
 An entry is `magic, version, MAC, body`. The MAC is a keyed BLAKE3 over the entry's key and its body; nothing in the body is
 looked at before the MAC has been found right, so neither the decompressor nor pickle ever sees a byte that we did not

@@ -7,6 +7,7 @@ import inspect
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Union
@@ -15,7 +16,6 @@ from .durations import Duration, seconds
 from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
 from .events import SnapshotSaved
 from .fingerprint.values import digest
-from .progress import Progress
 from .surroundings.objects import Roots
 from .surroundings.rng import Generators
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .runs import Run
 
 OnError = Literal["raise", "collect"]
+Progress = AbstractContextManager[Callable[[], None]]
 
 
 @dataclass(frozen=True)
@@ -51,15 +52,27 @@ def map_items(
     if on_error not in ("raise", "collect"):
         raise UsageError(f"on_error is 'raise' or 'collect', not {on_error!r}")
     todo = list(items)
-    progress = Progress(run, name or str(getattr(step, "__name__", "map")), len(todo))
+    progress = _progress(run, step, name, len(todo))
     if inspect.iscoroutinefunction(step):
         return _gather(step, todo, concurrency, on_error, progress)
     return _spread(step, todo, concurrency, on_error, progress)
 
 
+def _progress(run: Run, step: Callable[[Any], Any], name: str | None, total: int) -> Progress:
+    """What is to be entered around the calls, and gives what is to be called after each."""
+    if run.report is None or not total:
+        return nullcontext(lambda: None)
+    parts = getattr(step, "_parts", None)  # of a step, bound or not
+    return run.report.progress(
+        name or str(getattr(step, "__name__", "map")), parts()[0].name if parts is not None else "", total
+    )
+
+
 def _spread(
     step: Callable[[Any], Any], items: Sequence[Any], concurrency: int, on_error: OnError, progress: Progress
 ) -> Results:
+    advance: Callable[[], None]
+
     def one(index: int, item: Any) -> Any:
         try:
             return step(item)
@@ -68,9 +81,9 @@ def _spread(
                 raise
             return Failure(index, item, error)
         finally:
-            progress.step()
+            advance()
 
-    with progress, ThreadPoolExecutor(concurrency, thread_name_prefix="oncemore") as pool:
+    with progress as advance, ThreadPoolExecutor(concurrency, thread_name_prefix="oncemore") as pool:
         calls: list[Future[Any]] = [pool.submit(copy_context().run, one, i, item) for i, item in enumerate(items)]
         try:
             wait(calls, return_when=FIRST_EXCEPTION)
@@ -87,6 +100,7 @@ async def _gather(
     step: Callable[[Any], Any], items: Sequence[Any], concurrency: int, on_error: OnError, progress: Progress
 ) -> Results:
     free = asyncio.Semaphore(concurrency)
+    advance: Callable[[], None]
 
     async def one(index: int, item: Any) -> Any:
         async with free:
@@ -97,9 +111,9 @@ async def _gather(
                     raise
                 return Failure(index, item, error)
             finally:
-                progress.step()
+                advance()
 
-    with progress:
+    with progress as advance:
         tasks = [asyncio.ensure_future(one(i, item)) for i, item in enumerate(items)]
         try:
             return Results(await asyncio.gather(*tasks))
@@ -220,6 +234,8 @@ class _Snapshots:
         Generators().restore(None, generators)
         run.calls = calls
         run.reused[name] += entry.meta["seen"]
+        if run.report is not None and entry.meta["seen"]:
+            run.report.reused(name, 0, entry.meta["seen"])
         self._end(entry.meta["done"])
         return entry.meta["seen"], entry.meta["done"]
 

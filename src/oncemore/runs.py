@@ -10,7 +10,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from . import current, events, intents, records
 from .codec import Decoded, Encoded
@@ -29,6 +29,9 @@ from .shelf import Kept, Node, Older, Shelf
 from .stores import Store, open_store
 from .surroundings.rng import Generators
 from .surroundings.state import State
+
+if TYPE_CHECKING:
+    from .report import Report
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
@@ -87,6 +90,7 @@ class Run(Past):
         self.calls: dict[str, Ordinals] = {}  # of steps that count every call
         self.loops: dict[str, Any] = {}  # those begun in this scope, with what they know of the state; None: completed
         self._listeners: list[tuple[type[Event], Callable[[Any], object]]] = []
+        self.report: Report | None = None  # tells people, if any look
         self._scribe = Scribe(lambda event: self.shelf.append([event]))
         self._opened: Opened
         self._last_snapshot: tuple[str, str] = ("", "")  # content, key
@@ -221,7 +225,7 @@ class Run(Past):
         """`step(item)` for every item, several at a time; the results in the order of the items.
 
         Await it if the step is a coroutine function. With `on_error="collect"` a call that fails leaves a `Failure` in its
-        place and the others go on; the next run tries it again. On a terminal a progress line shows how far it is.
+        place and the others go on; the next run tries it again. `name` is what people see.
         """
         return map_items(self, step, items, concurrency, on_error, name)
 
@@ -308,9 +312,12 @@ class Run(Past):
         return node.step in self._refresh and node.key not in self._refreshed
 
     def count_reuse(self, node: Node, entry: Decoded) -> None:
+        seconds = entry.meta.get("seconds", 0)
         self.passed.add(node.key)
         self.reused[node.step] += 1
-        self._saved[node.step] += entry.meta.get("seconds", 0)
+        self._saved[node.step] += seconds
+        if self.report is not None:
+            self.report.reused(node.step, seconds)
 
     def begin(self, node: Node) -> events.StepStarted:
         event = events.StepStarted(**_about(node))

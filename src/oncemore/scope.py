@@ -18,9 +18,11 @@ from blake3 import blake3
 
 from . import current
 from .current import current_run
+from .opening import ending
 from .records import checked
+from .report import open_report
 from .retention import Policy, at_most
-from .runs import Run, default_store, disabled
+from .runs import Run, default_store, disabled, logger
 from .stores import Store, open_store
 
 StoreLike = Union[str, "os.PathLike[str]", Store]
@@ -30,10 +32,11 @@ class checkpoint_scope:
     """Make a run current: `with checkpoint_scope("churn-nov") as run:`, or `async with`.
 
     Steps called inside leave checkpoints under this run id and find those of earlier scopes with the same id. Without
-    a run id, one is derived from the script's path and arguments, and printed. `store` is a path, a URL or a `Store`
+    a run id, one is derived from the script's path and arguments. `store` is a path, a URL or a `Store`
     (default: `ONCEMORE_STORE`, else `./.oncemore`). With `strict`, a damaged checkpoint is an `IntegrityError` instead
     of a warning and another run of its step. `state` gives initial values to `run.state`.
     `retention` and `max_checkpoints` remove old checkpoints of the run as it goes; without them nothing is ever removed.
+    On a terminal, lines on standard error say what is reused, what runs and why; not with `quiet`.
 
     >>> from oncemore import checkpointed, checkpoint_scope
     >>> @checkpointed
@@ -56,21 +59,25 @@ class checkpoint_scope:
         state: Mapping[str, Any] = {},
         retention: Policy | None = None,
         max_checkpoints: int | None = None,
+        quiet: bool = False,
     ) -> None:
         self._run_id = None if run_id is None else checked(run_id)
         if max_checkpoints is not None:
             limit = at_most(max_checkpoints)
             retention = limit if retention is None else retention & limit
-        self._store = store
+        self._store, self._quiet = store, quiet
         self._options: dict[str, Any] = {"workflow": workflow, "strict": strict, "state": state, "retention": retention}
         self._entered: list[tuple[Run, Token[Run | None]]] = []
 
     def _open(self) -> Run:
-        run_id = self._run_id or _derived()
+        run_id, origin = (self._run_id, "") if self._run_id else _derived()
         if disabled():  # nothing is kept, and what asks the run for its past finds it empty
-            return Run(run_id, open_store(f"memory://disabled-{secrets.token_hex(8)}"), **self._options).open()
-        store = default_store() if self._store is None else open_store(self._store)
-        return Run(run_id, store, **self._options).open()
+            store = open_store(f"memory://disabled-{secrets.token_hex(8)}")
+        else:
+            store = default_store() if self._store is None else open_store(self._store)
+        run = Run(run_id, store, **self._options).open()
+        run.report = open_report(run, quiet=self._quiet, origin=origin, default=self._store is None)
+        return run
 
     def _enter(self, run: Run) -> Run:
         current.opened[run] = current_run(), threading.get_ident()
@@ -89,7 +96,7 @@ class checkpoint_scope:
         return self._enter(self._open())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._exit().leave(error)
+        _leave(self._exit(), error)
 
     async def __aenter__(self) -> Run:
         return self._enter(await asyncio.to_thread(self._open))
@@ -97,11 +104,19 @@ class checkpoint_scope:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await asyncio.to_thread(self._exit().leave, error)
+        await asyncio.to_thread(_leave, self._exit(), error)
 
 
-def _derived() -> str:
-    """An id from the script's path and arguments, the same for the same command line in the same folder."""
+def _leave(run: Run, error: BaseException | None) -> None:
+    try:
+        run.leave(error)
+    finally:
+        if run.report is not None:
+            run.report.close(ending(error), error)
+
+
+def _derived() -> tuple[str, str]:
+    """An id from the script's path and arguments, the same for the same command line in the same folder; and that line."""
     path = getattr(sys.modules.get("__main__"), "__file__", None)
     here = os.getcwd()
     script = os.path.abspath(path) if path else os.path.join(here, "interactive")
@@ -109,5 +124,5 @@ def _derived() -> str:
         script = os.path.relpath(script, here)  # so that the project folder can be moved
     words = [script, *sys.argv[1:]] if path else [script]
     run_id = f"{Path(script).stem[:60]}-{blake3(json.dumps(words).encode()).hexdigest()[:8]}"
-    print(f"oncemore: run {run_id} (from {' '.join(words)})", file=sys.stderr)
-    return run_id
+    logger.info("run %s: the id is derived from %s", run_id, words)
+    return run_id, " ".join(words)

@@ -107,10 +107,9 @@ class _Verbs(_Attributes[P, R]):
 
 
 class Step(_Verbs[P, R], _FunctionWrapper):
-    """A function decorated with `@checkpointed`. It is called, inspected and typed like the function itself.
+    """A function decorated with `@checkpointed`. It is called, inspected and typed like the function itself."""
 
-    No annotated names in the body: they would hide the `__annotations__` of the function.
-    """
+    # No annotated names here: they would hide the `__annotations__` of the function.
 
     def __init__(self, wrapped: Callable[P, R], options: dict[str, Any], reference: Reference | None = None) -> None:
         super().__init__(wrapped, _unused)

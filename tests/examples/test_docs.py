@@ -3,9 +3,9 @@
 The Python blocks of one page are one script, run from top to bottom in a folder of its own. Besides:
 
 * an `output` block says exactly what the Python block before it prints;
-* a block whose first line is a file name (`# pool.py`) is a script of its own;
+* a block whose first line is a file name (`# pool.py`) is a script of its own; one called `# test_*.py` is run by pytest;
 * a block after a comment that names a file (`<!-- examples/quickstart.py -->`) is a part of that file, and not run;
-* `console` blocks are sessions in the folder of the quickstart: `$ ` commands and what they print.
+* `console` blocks are sessions: README's at a terminal, made by tests/captures.py; those of docs/ are tested in test_sessions.py.
 """
 
 from __future__ import annotations
@@ -13,12 +13,9 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
-import os
 import pkgutil
 import re
-import shutil
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -26,11 +23,13 @@ from pathlib import Path
 import pytest
 
 import oncemore
+from tests import captures
 from tests.processes import SRC, Script
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-NAMES = [page.stem for page in PAGES]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 FENCE = re.compile(r"(?:^<!-- (?P<source>\S+) -->\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 OWN_FILE = re.compile(r"# (\w+\.py)\n")
@@ -62,6 +61,10 @@ def blocks_of(page: Path) -> list[Block]:
     ]
 
 
+def has_sessions(page: Path) -> bool:
+    return any(block.kind == "console" for block in blocks_of(page))
+
+
 def as_script(blocks: list[Block]) -> str:
     """The blocks one after the other, each on the line that it has in its page."""
     lines: list[str] = []
@@ -89,7 +92,10 @@ def test_the_code_of_a_page_runs(page: Path, script: Script) -> None:
             if block.kind == "output":
                 assert lines_of(printed[session.index(before)]) == lines_of(block.text), f"{page.name}:{block.line}"
     for block in blocks:
-        if block.file:
+        if block.file and block.file.startswith("test_"):  # with our plugin, installed or not
+            options, plain = ["-m", "pytest", "-q", "-p", "_oncemore_pytest"], {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+            script(block.text, block.file, name=block.file, options=options, env=plain)
+        elif block.file and not has_sessions(page):
             script(block.text, name=block.file)
 
 
@@ -102,36 +108,12 @@ def test_code_that_is_quoted_from_a_file_is_there(page: Path) -> None:
             assert found[start : start + len(wanted)] == wanted, f"{page.name} and {block.source} differ"
 
 
-def test_the_captures_of_the_readme_are_what_the_quickstart_prints(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "examples" / "quickstart.py", tmp_path)
-    captures = [block for block in blocks_of(ROOT / "README.md") if block.kind == "console"]
-    assert len(captures) == 2
-    for block in captures:
-        commands = re.findall(r"^\$ (.*)$", block.text, re.MULTILINE)
-        assert masked("".join(session(command, tmp_path) for command in commands)) == masked(block.text)
-
-
-def session(command: str, folder: Path) -> str:
-    """A command as typed, and what it prints."""
-    paths = os.pathsep.join(filter(None, [str(SRC), os.environ.get("PYTHONPATH", "")]))
-    env = {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
-    done = subprocess.run(
-        re.sub(r"^python ", f"'{sys.executable}' ", command),
-        shell=True,
-        cwd=folder,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    return f"$ {command}\n{done.stdout}"
-
-
-def masked(text: str) -> str:
-    """Without what differs from machine to machine: times, and the lines inside a traceback."""
-    text = re.sub(r"(Traceback \(most recent call last\):\n)(?: .*\n)+", r"\1  ...\n", text)
-    return re.sub(r"\d+\.\d+ s\b", "N s", text)
+def test_the_captures_of_the_readme_are_what_a_terminal_shows(tmp_path: Path) -> None:
+    text = captures.README.read_text(encoding="utf-8")
+    shown = captures.CONSOLE.findall(captures.timeless(text))
+    assert len(shown) == 2
+    anew = captures.CONSOLE.findall(captures.timeless(captures.made_anew(text, tmp_path)))
+    assert anew == shown, "make captures"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
@@ -141,26 +123,46 @@ def test_links_lead_to_files(page: Path) -> None:
 
 
 def test_the_entry_page_leads_to_every_page() -> None:
-    linked = set(LINK.findall((ROOT / "docs" / "index.md").read_text(encoding="utf-8")))
-    assert {page.name for page in PAGES[1:]} - {"index.md"} <= linked
+    linked = {(DOCS / link).resolve() for link in LINK.findall((DOCS / "index.md").read_text(encoding="utf-8"))}
+    assert [str(page.relative_to(DOCS)) for page in PAGES[1:] if page.resolve() not in linked] == ["index.md"]
 
 
-def test_the_readme_names_every_option() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| .* \| .* \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
-    options = [name for name in inspect.signature(oncemore.checkpointed).parameters if name != "function"]
-    assert sorted(rows) == sorted(options)
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    navigation = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(navigation) == sorted(str(page.relative_to(DOCS)) for page in PAGES[1:])
 
 
-def test_the_readme_shows_the_signature_of_a_scope() -> None:
-    words = re.search(r"`checkpoint_scope\((.*?)\)`", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert words
-    named = re.findall(r"(\w+)=", words[1])
-    assert named == list(inspect.signature(oncemore.checkpoint_scope).parameters)
+def test_the_reference_names_every_option_of_a_step() -> None:
+    assert sorted(_rows_of("Options of a step")) == sorted(_parameters(oncemore.checkpointed) - {"function"})
 
 
-def test_every_public_name_is_in_the_documentation() -> None:
-    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
-    assert [name for name in oncemore.__all__ if not re.search(rf"\b{name}\b", text)] == []
+def test_the_reference_names_every_option_of_a_scope() -> None:
+    assert sorted(_rows_of("Options of a scope")) == sorted(_parameters(oncemore.checkpoint_scope))
+
+
+def test_the_reference_names_every_environment_variable_that_the_code_reads() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in SRC.rglob("*.py"))
+    read = set(re.findall(r"""(?:environ\b|\bget)[^\n"]*"(ONCEMORE_\w+)""", sources))
+    assert read <= set(_rows_of("Environment"))
+
+
+def _rows_of(title: str) -> list[str]:
+    """The words in the first column of the tables under a title of the page of options."""
+    text = (DOCS / "reference" / "options.md").read_text(encoding="utf-8")
+    section = text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^\| `(\w+)\b", section, re.MULTILINE)
+
+
+def _parameters(function: Callable[..., object]) -> set[str]:
+    return set(inspect.signature(function).parameters)
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """And nothing else is called public there. That each can be shown is seen when the site is built."""
+    shown = re.findall(
+        r"^::: oncemore\.(\w+)$", (DOCS / "reference" / "api.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert sorted({*shown} - {"events", "retention"}) == sorted(oncemore.__all__)
 
 
 MODULES = ["oncemore", *(module.name for module in pkgutil.walk_packages(oncemore.__path__, "oncemore."))]

@@ -34,7 +34,7 @@ SMALL = st.integers(0, 9)
 FILES = st.sampled_from(["one.txt", "two.txt", "deep/three.txt"])
 
 # "take" and "hold" of pipelines.py are left out: an object that is a state value and an argument at once may make a completed
-# step run again (3 of 12 full batches failed on it). docs/guarantees.md names it; test_state.py has the common cases.
+# step run again (3 of 12 full batches failed on it). docs/explanation/guarantees.md names it; test_state.py has the common cases.
 OPERATIONS: dict[str, list[st.SearchStrategy[Any]]] = {
     "random": [],
     "gauss": [],

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import pty
-import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from typing import Any
@@ -17,7 +12,7 @@ import pytest
 
 from oncemore import Failure, Results, Run, UsageError, checkpoint_scope, checkpointed
 from oncemore.events import StepFailed
-from tests.processes import SRC, Script
+from tests.processes import Script
 from tests.unit.again import scope
 
 WORLD: dict[str, Any] = {}  # what steps here look at; their code counts by version only
@@ -299,60 +294,3 @@ def test_killed_in_the_middle_only_what_was_not_recorded_runs_again(script: Scri
     begun = {int(line.split()[1]) for line in again.lines[:-1]}
     assert begun & {0, 1, 2, 3, 4} == set()
     assert begun >= {8, 9, 10, 11}
-
-
-# -- progress
-
-SHOWN = """
-    import time
-    from oncemore import checkpoint_scope, checkpointed
-
-    @checkpointed
-    def work(x):
-        time.sleep(0.15)
-        if x == 3:
-            raise ValueError
-        return x
-
-    with checkpoint_scope("run", store="store") as run:
-        run.map(work, range({items}), concurrency=2, on_error="collect"{more})
-"""
-
-
-def on_a_terminal(script: Script, source: str) -> str:
-    """What the script writes to a terminal that its standard error is."""
-    path = script.write(source)
-    ours, theirs = pty.openpty()
-    env = {**os.environ, "PYTHONPATH": str(SRC)}
-    process = subprocess.Popen(
-        [sys.executable, str(path)], cwd=script.folder, env=env, stderr=theirs, stdout=subprocess.DEVNULL
-    )
-    os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            block = os.read(ours, 4096)
-        except OSError:  # Linux says so at the end
-            break
-        if not block:
-            break
-        shown += block
-    os.close(ours)
-    assert process.wait(30) == 0
-    return shown.decode()
-
-
-def test_a_terminal_shows_how_far_it_is_and_what_was_saved(script: Script) -> None:
-    first = on_a_terminal(script, SHOWN.format(items=12, more=""))
-    frames = [int(n) for n in re.findall(r"work (\d+)/12", first)]
-    assert frames == sorted(frames)
-    assert len(set(frames)) > 2
-    assert "work 12/12  reused 0  ran 11  failed 1" in first
-    assert first.endswith("\x1b[K\r\n")
-
-    second = on_a_terminal(script, SHOWN.format(items=12, more=', name="labels"'))
-    assert "labels 12/12  reused 11  ran 0  failed 1  2 s saved" in second
-
-
-def test_elsewhere_nothing_is_shown(script: Script) -> None:
-    assert script(SHOWN.format(items=2, more="")).err == ""

@@ -65,11 +65,11 @@ DERIVED = """
 """
 
 
-def test_without_a_run_id_one_is_derived_and_printed(script: Script) -> None:
-    done = script(DERIVED)
+def test_without_a_run_id_one_is_derived_and_logged(script: Script) -> None:
+    done = script("import logging; logging.basicConfig(level='INFO')" + DERIVED.replace("\n    ", "\n"))
     run_id = done.lines[-1]
     assert run_id.startswith("script-")
-    assert run_id in done.err
+    assert f"INFO:oncemore:run {run_id}: the id is derived from ['script.py']" in done.err
 
 
 def test_the_derived_id_is_the_same_for_the_same_command(script: Script) -> None:
@@ -86,10 +86,6 @@ def test_the_derived_id_is_another_for_other_arguments(script: Script) -> None:
 
 def test_the_derived_id_is_another_for_another_script(script: Script) -> None:
     assert script(DERIVED, name="one.py").lines[-1] != script(DERIVED, name="two.py").lines[-1]
-
-
-def test_a_given_run_id_is_not_printed(script: Script) -> None:
-    assert script(DERIVED.replace("scope()", "scope('mine')")).err == ""
 
 
 @pytest.mark.parametrize("odd", ["../x", "a/b", "/etc/x", "🙂", "ü\u0308", " ", "%2e", "a\\b", ".", "x" * 200, "CON"])
