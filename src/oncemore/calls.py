@@ -104,6 +104,7 @@ class Definition:
         run, node = asked.run, asked.node
         parts, code = self.parts(asked)  # now: the function may change its arguments
         why: str = told or (yield Blocking(self.reason, asked))
+        run.will_run(node, why, once=self.once)
         settled = (yield Blocking(intents.begin, asked.shelf, node)) if self.once else None
         here, leave = current.enter(run if run.id else current_run()), inside(node)
         try:
@@ -193,7 +194,7 @@ class Definition:
     def find(self, asked: Asked, told: str | None = None) -> tuple[Decoded | None, str | None]:
         """The node's checkpoint if it counts now, or None and the reason if that is known."""
         run, node = asked.run, asked.node
-        if run.wants_fresh(node):
+        if run.wants_fresh(node, once=self.once):
             return None, "ONCEMORE_REFRESH"
         try:
             entry, why = asked.shelf.find(node, run.state.digest), None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .runs import Run
 
 _current: ContextVar[Run | None] = ContextVar("oncemore_run")  # not set in a thread that has entered no scope
+rehearsal: Any = None  # while a script is run to look, not to do: makes the runs that its scopes open (see looking.py)
 opened: dict[Run, tuple[Run | None, int]] = {}  # the runs open in this process: the run around each, and its thread
 
 

@@ -141,6 +141,16 @@ class StepForgotten(StepEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepAdopted(Event):
+    """Checkpoints made by an earlier code of a step count for the present one: `compared` nodes were run again and were equal."""
+
+    step: str
+    before: str
+    after: str
+    compared: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepReused(Event):
     """How often a step was skipped in one scope; written once, when the scope ends."""
 

@@ -127,6 +127,7 @@ def path(
             yield Close(body)
             return (yield from _replay(step, asked, *kept))
         reason: str = why or (yield Blocking(step.reason, asked))
+        run.will_run(asked.node, reason, once=False)
         return (yield from _relay(body, _Recording(step, asked, reason, turn)))
     except BaseException:
         step.give_back(asked)

@@ -40,9 +40,6 @@ class PastRun(Past):
         self.id, self.store = run_id, store
         self.workflow = self._record().workflow  # UsageError now if there is no such run
 
-    def __repr__(self) -> str:
-        return f"<PastRun {self.id!r} in {self.store.url}>"
-
 
 class History:
     """What a store knows of its runs.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from .looking import new_run
 from .runs import Reference, Run, default_store
 from .shelf import Shelf
 from .stores import open_store
@@ -15,7 +16,8 @@ def join(reference: Reference) -> Run:
     """Take part in a run that another process has opened."""
     place = (os.getpid(), reference)
     if place not in _joined:
-        _joined[place] = Run(reference.id, open_store(reference.store), strict=reference.strict).open(announce=False)
+        run = new_run(reference.id, open_store(reference.store), strict=reference.strict)
+        _joined[place] = run.open(announce=False)
     return _joined[place]
 
 
@@ -24,7 +26,7 @@ def outside() -> Run:
     store = default_store()
     place = (os.getpid(), Reference("", store.url, False))
     if place not in _joined:
-        run = Run("", store)
-        run.shelf = run.shared = Shelf(store, "shared", "shared/", None)
+        run = new_run("", store)
+        run.shelf = run.shared = Shelf(run.store, "shared", "shared/", None)
         _joined[place] = run
     return _joined[place]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import records
 from .errors import IntegrityError, StoreError, warn
 from .events import Event, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted
+from .fingerprint.shown import is_secret, masked
 from .records import Record, record_key, sealed, signed
 from .stores import Bytes, Hold
 
@@ -66,7 +69,7 @@ def _found(run: Run, mark: str) -> Opened | None:
 
     def resume(record: Record) -> list[Event]:
         record.attempts += 1
-        record.ending = ""
+        record.ending, record.script = "", command()
         record.open = [*(other for other in record.open if records.alive(run.store, record, other)), mark]
         return [RunResumed()]
 
@@ -76,7 +79,7 @@ def _found(run: Run, mark: str) -> Opened | None:
 def _made(run: Run, mark: str) -> Opened | None:
     """A new record; None if another process was quicker: its record counts."""
     record = Record.new(run.workflow)
-    record.attempts, record.open = 1, [mark] if mark else []
+    record.attempts, record.open, record.script = 1, [mark] if mark else [], command() if mark else []
     hold = records.enter(run.store, record, mark) if mark else None
     key, begun = record_key(run.id), signed(record.log, RunStarted(workflow=run.workflow))
     made = run.store.commit(put={key: sealed(key, record)}, append={record.log: [begun]}, expect={key: None})
@@ -106,3 +109,12 @@ def ending(error: BaseException | None) -> Event:
     if isinstance(error, Exception):
         return RunFailed(error=f"{type(error).__name__}: {error}")
     return RunInterrupted()
+
+
+def command() -> list[str]:
+    """The script and its arguments, so that it can be run again to look; nothing if it has none, or one looks like a secret."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not path or any(is_secret(word.partition("=")[0].lstrip("-").replace("-", "_")) for word in sys.argv[1:]):
+        return []
+    words = [os.path.relpath(path), *sys.argv[1:]]
+    return words if masked(" ".join(words)) == " ".join(words) else []

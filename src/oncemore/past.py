@@ -258,6 +258,9 @@ class Past:
     store: Store
     workflow: str | None
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id!r} in {self.store.url}>"
+
     def _record(self) -> Record:
         return records.read(self.store, self.id)
 

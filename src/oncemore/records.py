@@ -56,6 +56,12 @@ class Record:
     parent: tuple[str, int] | None = None  # the run that it was forked from, and the event up to which
     state: dict[str, Any] = field(default_factory=dict[str, Any])  # initial values that a fork set
     generations: list[Generation] = field(default_factory=list[Generation])
+    adopted: list[list[str]] = field(
+        default_factory=list[list[str]]
+    )  # step, its code then, the code that it counts for
+    script: list[str] = field(
+        default_factory=list[str]
+    )  # the command that opened it last, if nothing in it looks secret
     undo: list[list[Generation]] = field(default_factory=list[list[Generation]])  # what rollbacks replaced
 
     @property

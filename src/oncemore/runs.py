@@ -100,9 +100,6 @@ class Run(Past):
         self.shelf: Shelf
         self.shared: Shelf
 
-    def __repr__(self) -> str:
-        return f"<Run {self.id!r} in {self.store.url}>"
-
     @property
     def reference(self) -> Reference:
         return Reference(self.id, self.store.url, self.strict)
@@ -119,11 +116,16 @@ class Run(Past):
 
     def use(self, record: Record) -> None:
         """Take entries from, and put them to, where the record says."""
-        *past, now = record.generations
-        older = [Older(g.home, frozenset(records.counted(self.store, g))) for g in past]
-        self.shelf = Shelf(self.store, record.uid, now.home, record.log, older)
-        self.shared = Shelf(self.store, "shared", "shared/", record.log)
+        self.shelf, self.shared = self.shelves(self.store, record)
         self._last_snapshot, self._passed = ("", ""), Passed()
+
+    @staticmethod
+    def shelves(store: Store, record: Record) -> tuple[Shelf, Shelf]:
+        """The entries of a run, and those that it shares with others."""
+        *past, now = record.generations
+        older = [Older(g.home, frozenset(records.counted(store, g))) for g in past]
+        own = Shelf(store, record.uid, now.home, record.log, older, record.adopted)
+        return own, Shelf(store, "shared", "shared/", record.log)
 
     def leave(self, error: BaseException | None) -> None:
         """Record how the scope ended, and what was reused in it."""
@@ -307,7 +309,7 @@ class Run(Past):
         """Which of the identical calls of a step are under way or done in this scope."""
         return self.calls.setdefault(f"{step}/{arguments}", Ordinals())
 
-    def wants_fresh(self, node: Node) -> bool:
+    def wants_fresh(self, node: Node, *, once: bool) -> bool:
         """Whether `ONCEMORE_REFRESH` asks for this node to run again; once in a scope."""
         return node.step in self._refresh and node.key not in self._refreshed
 
@@ -319,8 +321,11 @@ class Run(Past):
         if self.report is not None:
             self.report.reused(node.step, seconds)
 
+    def will_run(self, node: Node, why: str, *, once: bool) -> None:
+        """A step is about to run. Who only looks at a run forbids it here."""
+
     def begin(self, node: Node) -> events.StepStarted:
-        event = events.StepStarted(**_about(node))
+        event = events.StepStarted(**node.about())
         self._scribe.begin(event)
         return self.told(event)
 
@@ -356,7 +361,7 @@ class Run(Past):
             entry = shelf.encode(node, kept)
             snapshot, kept.snapshot = self._snapshot_if_any()
             fact = events.StepCompleted(
-                **_about(node),
+                **node.about(),
                 reason=reason,
                 seconds=seconds,
                 raw_bytes=entry.raw_bytes,
@@ -377,7 +382,7 @@ class Run(Past):
         """Say that a step's result is returned but will not be there next time."""
         self.ran[node.step] += 1
         warn(f"step {node.step}: the result was not kept: {why}")
-        fact = events.StepNotKept(**_about(node), reason=why, seconds=seconds)
+        fact = events.StepNotKept(**node.about(), reason=why, seconds=seconds)
         try:
             self.shelf.append([fact])
         except StoreError:
@@ -389,8 +394,4 @@ class Run(Past):
         self.failed[node.step] += 1
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         said = f"{type(error).__name__}: {error}"
-        self.emit(events.StepFailed(**_about(node), reason=reason, seconds=seconds, error=said, traceback=trace))
-
-
-def _about(node: Node) -> dict[str, Any]:
-    return {"step": node.step, "node": node.id, "fingerprint": node.fingerprint}
+        self.emit(events.StepFailed(**node.about(), reason=reason, seconds=seconds, error=said, traceback=trace))

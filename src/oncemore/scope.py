@@ -18,6 +18,7 @@ from blake3 import blake3
 
 from . import current
 from .current import current_run
+from .looking import Looking, new_run
 from .opening import ending
 from .records import checked
 from .report import open_report
@@ -75,8 +76,9 @@ class checkpoint_scope:
             store = open_store(f"memory://disabled-{secrets.token_hex(8)}")
         else:
             store = default_store() if self._store is None else open_store(self._store)
-        run = Run(run_id, store, **self._options).open()
-        run.report = open_report(run, quiet=self._quiet, origin=origin, default=self._store is None)
+        run = new_run(run_id, store, **self._options).open()
+        quiet = self._quiet or isinstance(run, Looking)
+        run.report = open_report(run, quiet=quiet, origin=origin, default=self._store is None)
         return run
 
     def _enter(self, run: Run) -> Run:

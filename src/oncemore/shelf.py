@@ -52,6 +52,10 @@ class Node:
         """What people see: enough to tell nodes of one step apart."""
         return f"{self.step}-{self.arguments[:8]}"
 
+    def about(self) -> dict[str, str]:
+        """What events say of it."""
+        return {"step": self.step, "node": self.id, "fingerprint": self.fingerprint}
+
 
 @dataclass
 class Kept:
@@ -91,9 +95,18 @@ class Shelf:
     `owner` is the run's own mark, the same after a rollback, when `home` is a new one and what counts of the past is `older`.
     """
 
-    def __init__(self, store: Store, owner: str, home: str, log: str | None, older: Sequence[Older] = ()) -> None:
+    def __init__(
+        self,
+        store: Store,
+        owner: str,
+        home: str,
+        log: str | None,
+        older: Sequence[Older] = (),
+        adopted: Sequence[Sequence[str]] = (),
+    ) -> None:
         self.store, self.owner, self.home = store, owner, home
         self._log = log
+        self._adopted = adopted
         self._older = older
         self._secret = secret()
         self._near: dict[str, bytes | Decoded] = {}
@@ -110,7 +123,7 @@ class Shelf:
         The checkpoint of a step that read state is kept under what it read; the node's own key then only says which
         keys those were, so that going back to an earlier state finds the earlier checkpoint again.
         """
-        for key, counts in self._places(node.key):
+        for key, counts in self._known(node):
             entry = self.read(key)
             if entry is None:
                 continue
@@ -134,6 +147,13 @@ class Shelf:
             if entry is not None:
                 return entry.meta if "readings" in entry.meta else None
         return None
+
+    def _known(self, node: Node) -> Iterator[tuple[str, Callable[[str], bool]]]:
+        """Where the node's entry may stand: under its own code, then under codes whose checkpoints were adopted for that."""
+        yield from self._places(node.key)
+        for step, before, after in self._adopted:
+            if step == node.step and after == node.code:
+                yield from self._known(self.node(step, node.arguments, before))
 
     def _places(self, key: str) -> Iterator[tuple[str, Callable[[str], bool]]]:
         """Where an entry of the run may stand, the newest place first, and what tells whether it counts there."""
@@ -226,14 +246,16 @@ class Shelf:
             return None  # it is about to be replaced or removed
 
     def forget(self, node: Node) -> bool:
-        """Remove the node's checkpoint; whether there was one. What belongs to an older stretch is only covered up."""
-        known = any(self.store.get(key) is not None for key, _ in self._places(node.key))
+        """Remove the node's checkpoint; whether there was one. What belongs to an older stretch or code is only covered up."""
+        known = any(self.store.get(key) is not None for key, _ in self._known(node))
         entries = [node.key, *(key for key, _ in self.store.scan(f"{node.key}@", most=0))]
         keys = [*entries, *(chunk for key in entries for chunk in self._chunks_of(key))]
         cover = encode(None, {"forgotten": True}, key=node.key, secret=self._secret)
-        put = {node.key: cover.frames} if self._older else {}
-        fact = StepForgotten(step=node.step, node=node.id, fingerprint=node.fingerprint, entry=node.key)
-        self.store.commit(delete=keys, put=put, append=self._appended([fact]) if known else {})
+        elsewhere = any(key != node.key for key, _ in self._known(node))
+        put = {node.key: cover.frames} if elsewhere else {}
+        fact = StepForgotten(**node.about(), entry=node.key)
+        gone = [key for key in keys if key not in put]
+        self.store.commit(delete=gone, put=put, append=self._appended([fact]) if known else {})
         self._told = None
         for key in keys:
             self._near.pop(key, None)

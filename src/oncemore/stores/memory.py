@@ -12,7 +12,7 @@ from ..errors import UsageError
 from . import Bytes, Frames, Hold, Store, open_store
 from .keys import DIGITS, above_prefix, first_key, log_key, log_number
 
-_LARGE = 1 << 15  # from here on the caller gets a buffer of its own, as from other stores
+LARGE = 1 << 15  # from here on the caller gets a buffer of its own, as from other stores
 _PAGE = 500
 
 
@@ -79,8 +79,8 @@ class MemoryStore:
     ) -> bool:
         """Apply all of it, or nothing; see `Store.commit`."""
         # All that can fail comes first.
-        puts = {_text(key): b"".join(frames) for key, frames in put.items()}
-        appends = {_text(log): [b"".join((entry,)) for entry in entries] for log, entries in append.items()}
+        puts = {text(key): b"".join(frames) for key, frames in put.items()}
+        appends = {text(log): [b"".join((entry,)) for entry in entries] for log, entries in append.items()}
         wanted = {key: None if value is None else b"".join((value,)) for key, value in expect.items()}
         gone = set(delete)
         with _lock:
@@ -156,10 +156,10 @@ def open_url(url: str) -> MemoryStore:
 
 
 def _given(value: bytes | None) -> Bytes | None:
-    return value if value is None or len(value) < _LARGE else memoryview(bytearray(value))
+    return value if value is None or len(value) < LARGE else memoryview(bytearray(value))
 
 
-def _text(key: str) -> str:
+def text(key: str) -> str:
     try:
         key.encode()
     except UnicodeEncodeError:

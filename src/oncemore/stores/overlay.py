@@ -1,0 +1,100 @@
+"""A store to look at without changing it: what is written stays in memory, over what the other has."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from . import Bytes, Frames, Hold, Store
+from .keys import log_key, log_number
+from .memory import LARGE, text
+
+
+class Overlay:
+    """Reads like `below` with all that was committed here; `below` stays as it is, and nobody else is kept waiting."""
+
+    def __init__(self, below: Store) -> None:
+        self.below = below
+        self._written: dict[str, Bytes | None] = {}  # None: deleted
+        self._last: dict[str, int] = {}  # the number of each log's last entry
+        self._held: set[str] = set()
+        self._lock = threading.RLock()
+
+    @property
+    def url(self) -> str:
+        """That of the store below: another process that looks has an overlay of its own."""
+        return self.below.url
+
+    def get(self, key: str) -> Bytes | None:
+        """The bytes under `key`, or None."""
+        with self._lock:
+            if key not in self._written:
+                return self.below.get(key)
+            data = self._written[key]
+            return data if data is None or len(data) < LARGE else memoryview(bytearray(data))
+
+    def scan(
+        self, prefix: str, *, after: str = "", limit: int | None = None, most: int | None = None
+    ) -> Iterator[tuple[str, Bytes | None]]:
+        """The entries whose keys start with `prefix`, in key order; see `Store.scan`."""
+        with self._lock:
+            written = {key: self._written[key] for key in self._written if key.startswith(prefix) and key > after}
+        below = (pair for pair in self.below.scan(prefix, after=after, most=most) if pair[0] not in written)
+        here = ((key, written[key]) for key in sorted(written) if written[key] is not None)
+        for number, (key, data) in enumerate(heapq.merge(below, here, key=lambda pair: pair[0])):
+            if limit is not None and number >= limit:
+                return
+            yield key, None if data is not None and most is not None and len(data) > most else data
+
+    def commit(
+        self,
+        *,
+        put: Mapping[str, Frames] = {},
+        append: Mapping[str, Sequence[Bytes]] = {},
+        delete: Collection[str] = (),
+        expect: Mapping[str, Bytes | None] = {},
+    ) -> bool:
+        """Apply all of it here, or nothing; see `Store.commit`."""
+        # All that can fail comes first.
+        puts = {text(key): b"".join(frames) for key, frames in put.items()}
+        appends = {text(log): [b"".join((entry,)) for entry in entries] for log, entries in append.items()}
+        with self._lock:
+            for key, wanted in expect.items():
+                found = self.get(key)
+                if (None if found is None else bytes(found)) != (None if wanted is None else bytes(wanted)):
+                    return False
+            for log, entries in appends.items():
+                for entry in entries:
+                    self._last[log] = self._number(log) + 1
+                    self._written[log_key(log, self._last[log])] = entry
+            self._written.update(puts)
+            self._written.update((key, None) for key in delete)
+        return True
+
+    def _number(self, log: str) -> int:
+        if log not in self._last:
+            numbers = (log_number(log, key) for key, _ in self.below.scan(log, most=0))
+            self._last[log] = max((number for number in numbers if number is not None), default=0)
+        return self._last[log]
+
+    def hold(self, key: str) -> Hold | None:
+        """Hold `key` among those who look through this overlay."""
+        with self._lock:
+            if key in self._held:
+                return None
+            self._held.add(key)
+            return _Hold(self._held, key)
+
+    def close(self) -> None:
+        """Let go of the connections below."""
+        self.below.close()
+
+
+class _Hold:
+    def __init__(self, held: set[str], key: str) -> None:
+        self._held, self._key = held, key
+
+    def release(self) -> None:
+        self._held.discard(self._key)
+        self._held = set()
