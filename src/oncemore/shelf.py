@@ -52,7 +52,7 @@ class Node:
         """What people see: enough to tell nodes of one step apart."""
         return f"{self.step}-{self.arguments[:8]}"
 
-    def about(self) -> dict[str, str]:
+    def about(self) -> dict[str, Any]:
         """What events say of it."""
         return {"step": self.step, "node": self.id, "fingerprint": self.fingerprint}
 
