@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from .runs import Reference, Run, default_store
+from .opening import default_store
+from .runs import Reference, Run
 from .shelf import Shelf
 from .stores import open_store
 

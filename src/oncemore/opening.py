@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,10 +11,20 @@ from . import records
 from .errors import IntegrityError, StoreError, warn
 from .events import Event, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted
 from .records import Record, record_key, sealed, signed
-from .stores import Bytes, Hold
+from .stores import Bytes, Hold, Store, open_store
 
 if TYPE_CHECKING:
     from .runs import Run
+
+
+def default_store() -> Store:
+    """The store that `ONCEMORE_STORE` names, or `./.oncemore`."""
+    return open_store(os.environ.get("ONCEMORE_STORE") or "./.oncemore")
+
+
+def disabled() -> bool:
+    """Whether `ONCEMORE_DISABLE` asks for plain calls."""
+    return os.environ.get("ONCEMORE_DISABLE", "") not in ("", "0")
 
 
 @dataclass
