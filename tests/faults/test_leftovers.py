@@ -77,7 +77,7 @@ def test_the_content_of_a_file_whose_step_was_killed_goes_with_the_next_clean_up
     assert blobs_left() == []
 
 
-@pytest.mark.parametrize("kind", ["outputs", "value", "shared"])
+@pytest.mark.parametrize("kind", ["outputs", "value", "shared", "items"])
 def test_a_running_step_keeps_the_content_it_is_about_to_need(script: Script, kind: str) -> None:
     os.chdir(script.folder)
     flow("store", "other")
