@@ -21,6 +21,8 @@ ORDER: list[set[str]] = [
     {"file"},
     {"surroundings"},
     {"records"},
+    {"nodes", "records"},
+    {"earlier"},
     {"shelf"},
     {"reasons"},
     {"past"},

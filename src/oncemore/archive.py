@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -17,18 +19,20 @@ from blake3 import blake3
 
 from . import records
 from .blobs import used
-from .codec import seal, unseal
+from .codec import Decoded, seal, unseal
 from .errors import IntegrityError, UsageError
 from .past import fold
 from .records import parse, record_key
-from .reshape import owners
+from .reshape import ever, owners
 from .secret import secret
-from .stores import Bytes, Store
+from .stores import Bytes, Frames, Hold, Store
 
 FORMAT = "oncemore archive 1"
 _SIGNED_AS = "archive/manifest"
 _SEAL = 37  # bytes of an entry that are its signature
 _BATCH = 1 << 24  # bytes in one transaction
+_POLL = 0.05
+_OF_RUNS = ("run/", "node/", "event/")
 
 
 def export(store: Store, path: str | os.PathLike[str], runs: Sequence[str]) -> None:
@@ -61,16 +65,22 @@ def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
             yield from each(f"node/{owner}")
             yield from each(f"event/{owner}/")
             yield from each(f"need/{owner}/{record.uid}")
-        for checkpoint in fold(store, run_id, record):
+        every = ever(record)  # a rollback can be undone there, too
+        needs = [used(store, g.home) for g in every.generations]
+        for checkpoint in fold(store, run_id, every, superseded=True):
             entry = checkpoint.entry
             if entry.startswith("shared/"):
-                yield from each(entry)
+                for part in _shared_parts(store, entry):
+                    yield from each(part)
+                needs.append(used(store, "shared/", entry))
             if entry:
                 yield from each(f"code/{entry.rpartition('.')[2].partition('@')[0]}")
-        for home in {g.home for g in record.generations}:
-            for blob in used(store, home):
-                yield from each(blob)
-                yield from each(f"use/{blob}/{home}")
+        for blob, marks in (each_use for uses in needs for each_use in uses):
+            for needed_key in (blob, *marks):
+                yield from each(needed_key)
+        for g in every.generations:
+            if g.log != record.log:
+                yield from each(records.needed(g.home))
         key = record_key(run_id)
         data = store.get(key)
         if data is None:
@@ -78,6 +88,13 @@ def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
         record = parse(key, data)
         record.open = []
         yield key, b"".join(records.sealed(key, record))
+
+
+def _shared_parts(store: Store, entry: str) -> list[str]:
+    """What keys of a shared step's checkpoint begin with: what says which state it read, itself, a generator's items."""
+    data = store.get(entry)
+    meta = {} if data is None else Decoded(data, key=entry, secret=secret()).meta
+    return [entry.partition("@")[0], *([meta["items"]] if "items" in meta else [])]
 
 
 def _sealed_as(key: str) -> str | None:
@@ -97,9 +114,14 @@ def import_(store: Store, path: str | os.PathLike[str], *, trust: bool = False) 
             raise
         except Exception as error:  # whatever a zip file can be damaged to
             raise IntegrityError(f"the archive {os.fspath(path)} is damaged ({error}); nothing was imported") from error
-        here = {record.uid: run_id for run_id, record in records.scan(store)}
-        _check_conflicts(store, archive, manifest, here)
-        _bring(store, archive, manifest, here)
+        holds = [_hold(store, f"gone/{uid}") for uid in sorted(_uids(archive, manifest))]
+        try:
+            here = {record.uid: run_id for run_id, record in records.scan(store)}
+            newer = _check_conflicts(store, archive, manifest, here)
+            _bring(store, archive, manifest, here, newer)
+        finally:
+            for hold in holds:
+                hold.release()
     runs: list[str] = manifest["runs"]
     return runs
 
@@ -132,8 +154,32 @@ def _body(data: bytes, entry: dict[str, Any]) -> list[Bytes]:
     return seal([memoryview(data)[_SEAL:]], entry["sealed_as"], secret())
 
 
-def _check_conflicts(store: Store, archive: zipfile.ZipFile, manifest: dict[str, Any], here: Mapping[str, str]) -> None:
-    """UsageError if an id stands for another run here, or a run went on here and there in different ways."""
+def _uids(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> set[str]:
+    """The runs of which there is something in an archive, by their marks."""
+    of_runs = ((n, entry["key"]) for n, entry in enumerate(manifest["entries"]) if entry["key"].startswith(_OF_RUNS))
+    return {_uid(archive, n) if key.startswith("run/") else re.split("[/.]", key)[1] for n, key in of_runs}
+
+
+def _uid(archive: zipfile.ZipFile, number: int) -> str:
+    uid: str = json.loads(archive.read(f"entries/{number}")[_SEAL:])["uid"]
+    return uid
+
+
+def _hold(store: Store, key: str) -> Hold:
+    """Keep away those who remove what a run left, and others who import it."""
+    while (hold := store.hold(key)) is None:
+        time.sleep(_POLL)
+    return hold
+
+
+def _check_conflicts(
+    store: Store, archive: zipfile.ZipFile, manifest: dict[str, Any], here: Mapping[str, str]
+) -> dict[str, Bytes | None]:
+    """The records that are to be replaced, of runs that the archive knows more of, as they are now.
+
+    UsageError if an id stands for another run here, or a run went on here and there in different ways.
+    """
+    newer: dict[str, Bytes | None] = {}
     for number, entry in enumerate(manifest["entries"]):
         key: str = entry["key"]
         if key.startswith("run/"):
@@ -143,45 +189,49 @@ def _check_conflicts(store: Store, archive: zipfile.ZipFile, manifest: dict[str,
                     f"there is another run {records.run_id_of(key)!r} in {store.url}: rename or delete it first"
                 )
         elif key.startswith("event/") and key.split("/")[1] in here:
-            present = store.get(key)
-            if present is not None and bytes(present)[_SEAL:] != archive.read(f"entries/{number}")[_SEAL:]:
-                run_id = here[key.split("/")[1]]
+            run_id, present = here[key.split("/")[1]], store.get(key)
+            if present is None:
+                newer.setdefault(record_key(run_id), store.get(record_key(run_id)))
+            elif bytes(present)[_SEAL:] != archive.read(f"entries/{number}")[_SEAL:]:
                 raise UsageError(f"run {run_id!r} has gone on in {store.url} since, and so has that of the archive")
+    return newer
 
 
-def _uid(archive: zipfile.ZipFile, number: int) -> str:
-    uid: str = json.loads(archive.read(f"entries/{number}")[_SEAL:])["uid"]
-    return uid
-
-
-def _bring(store: Store, archive: zipfile.ZipFile, manifest: dict[str, Any], here: Mapping[str, str]) -> None:
-    """Entries first, in batches, records last: killed midway, no half run is seen, and importing again completes it."""
-    last: dict[str, Sequence[Bytes]] = {}
-    batch: dict[str, Sequence[Bytes]] = {}
+def _bring(
+    store: Store,
+    archive: zipfile.ZipFile,
+    manifest: dict[str, Any],
+    here: Mapping[str, str],
+    newer: Mapping[str, Bytes | None],
+) -> None:
+    """Entries first, in batches, then the records: killed midway, no half run is seen, and `clean` removes what was brought."""
+    absent = {f"gone/{uid}" for uid in _uids(archive, manifest) - here.keys()}
+    store.commit(put={mark: [b"1"] for mark in absent})
+    last: dict[str, Frames] = {}
+    batch: dict[str, Frames] = {}
+    expect: dict[str, Bytes | None] = {}
     size = 0
-    brought: set[str] = set()  # by their marks: the runs, and those that they need something of
-    needed: set[str] = set()
-    newer: set[str] = set()  # runs that are here already, of which the archive knows more
     for number, entry in enumerate(manifest["entries"]):
-        data = archive.read(f"entries/{number}")
-        if entry["key"].startswith("run/"):
+        data, key = archive.read(f"entries/{number}"), entry["key"]
+        if key.startswith("run/"):
             uid = _uid(archive, number)
-            if uid not in here or uid in newer:
-                key = record_key(here[uid]) if uid in here else entry["key"]
-                last[key] = _body(data, {**entry, "sealed_as": key})
-                brought.add(uid)
+            key = record_key(here[uid]) if uid in here else key
+            if uid not in here or key in newer:
+                last[key], expect[key] = _body(data, {**entry, "sealed_as": key}), newer.get(key)
+                absent.discard(
+                    f"gone/{uid}"
+                )  # what is shared with a run that is not here goes with the last that needs it
             continue
-        if entry["key"].startswith("need/"):
-            needed.add(entry["key"].split("/")[1])
-        if next((True for key, _ in store.scan(entry["key"], limit=1, most=0) if key == entry["key"]), False):
+        if next((True for found, _ in store.scan(key, limit=1, most=0) if found == key), False):
             continue
-        if entry["key"].startswith("event/"):
-            newer.add(entry["key"].split("/")[1])
-        batch[entry["key"]] = _body(data, entry)
+        if key.startswith("need/"):
+            last[key] = [data]
+            continue
+        batch[key] = _body(data, entry)
         size += len(data)
         if size > _BATCH:
             store.commit(put=batch)
             batch, size = {}, 0
-    # What the imported runs share with a run that is not here is removed with the last that needs it.
-    gone = {f"gone/{uid}": [b"1"] for uid in needed - brought - here.keys()}
-    store.commit(put={**batch, **gone, **last}, delete=[f"gone/{uid}" for uid in brought])
+    brought = [mark for mark in (f"gone/{uid}" for uid in _uids(archive, manifest)) if mark not in absent]
+    if not store.commit(put={**batch, **last}, delete=brought, expect=expect):
+        raise UsageError(f"runs of the archive were changed in {store.url} meanwhile; import it again")

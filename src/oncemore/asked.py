@@ -10,8 +10,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .codec import Decoded
+from .nodes import Node
 from .runs import Run
-from .shelf import Node, Shelf
+from .shelf import Shelf
 
 _inside: ContextVar[tuple[Node, ...]] = ContextVar("oncemore_inside", default=())  # the nodes being computed around us
 

@@ -13,7 +13,7 @@ import re
 import stat
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, BinaryIO, Literal, NamedTuple
@@ -62,11 +62,11 @@ class Kept(NamedTuple):
 
 
 class Blobs:
-    """The chunks in a store. What `keep` was given is there once `flush` has returned."""
+    """The chunks in a store. What `keep` was given is there once `flush` has returned, and stays while `node` is computed."""
 
-    def __init__(self, store: Store) -> None:
-        self._store, self._secret = store, secret()
-        self._pending: dict[str, Frames] = {}
+    def __init__(self, store: Store, node: str = "") -> None:
+        self._store, self._node, self._secret = store, node, secret()
+        self._pending: dict[str, bytes] = {}
         self._waiting = 0
 
     def keep(self, file: BinaryIO, *, content: bool = True) -> Kept:
@@ -89,10 +89,9 @@ class Blobs:
     def _put(self, block: bytes) -> bytes:
         name = blake3(block).digest()
         key = _key(name)
-        if key not in self._pending and not self._is_there(key):
-            entry = encode(pickle.PickleBuffer(block), {}, key=key, secret=self._secret)
-            self._pending[key] = entry.frames
-            self._waiting += len(block)  # a compressed one may hold on to as much memory
+        if key not in self._pending:
+            self._pending[key] = block
+            self._waiting += len(block)
             if self._waiting >= CHUNK:
                 self.flush()
         return name
@@ -103,11 +102,22 @@ class Blobs:
         return next(self._store.scan(key, limit=1, most=0), None) is not None  # most=0: its bytes are not read
 
     def flush(self) -> None:
-        """Write what is still waiting: small files share a transaction."""
-        if self._pending:
-            self._store.commit(put=self._pending)
-            _damaged.difference_update((self._store.url, key) for key in self._pending)
-            self._pending, self._waiting = {}, 0
+        """Write what is still waiting and not there: small files share a transaction."""
+        there = list(filter(self._is_there, self._pending))
+        self._write(self._pending.keys() - there, self._pending)
+        removed = [key for key in there if not self._is_there(key)]  # before it was marked as needed by this node
+        self._write(removed, removed)
+        self._pending, self._waiting = {}, 0
+
+    def _write(self, missing: Iterable[str], needed: Iterable[str]) -> None:
+        put: dict[str, Frames] = {}
+        for key in missing:
+            put[key] = encode(pickle.PickleBuffer(self._pending[key]), {}, key=key, secret=self._secret).frames
+            _damaged.discard((self._store.url, key))
+        for key in needed:
+            put.update(marks(pending(self._node, key), key))
+        if put:
+            self._store.commit(put=put)
 
     def read(self, kept: Kept) -> Iterator[Bytes]:
         """The content again, chunk by chunk. IntegrityError or CodecError for one that is gone or damaged."""
@@ -250,25 +260,73 @@ def remove(path: str) -> None:
             raise
 
 
-# -- who needs a chunk: a run marks each that its checkpoints refer to, on its own side and on the chunk's
+# -- who needs a chunk: a checkpoint, or a node that is being computed; marked on the user's side and on the chunk's.
+#    With every mark a chunk gets another stamp, so that who removes it can tell that nobody came meanwhile.
+
+Use = tuple[str, str]  # the keys of the two marks
 
 
-def uses(home: str, blob: str) -> tuple[str, str]:
-    """The keys that say that the run whose entries are under `home` needs a chunk."""
-    return f"{home}%/{blob}", f"use/{blob}/{home}"
+def use(home: str, entry: str, blob: str) -> Use:
+    """The marks that a checkpoint under `home` needs a chunk."""
+    return f"{home}%/{entry[len(home) :]}/{blob}", f"use/{blob}/{entry}"
 
 
-def used(store: Store, home: str) -> list[str]:
-    """The chunks that the run under `home` needs."""
-    return [key[len(home) + 2 :] for key, _ in store.scan(f"{home}%/", most=0)]
+def pending(node: str, blob: str) -> Use:
+    """The marks that a node needs a chunk, until it has a checkpoint."""
+    return f"pending/{node}/{blob}", f"use/{blob}/~{node}"
 
 
-def release(store: Store, home: str, blobs: Iterable[str]) -> None:
-    """The run under `home` does not need these any more; those that nobody needs are removed."""
-    for blob in blobs:
-        store.commit(delete=uses(home, blob))
-        if next(store.scan(f"use/{blob}/", limit=1, most=0), None) is None:
-            store.commit(delete=[blob])
+def marks(use: Use, blob: str) -> dict[str, Frames]:
+    """What to write so that the chunk stays, if it is there."""
+    return {use[0]: [b"1"], use[1]: [b"1"], f"use/{blob}": [os.urandom(8)]}
+
+
+def used(store: Store, home: str, entry: str = "") -> list[tuple[str, Use]]:
+    """The chunks that the checkpoints under `home`, or one of them, need."""
+    prefix = f"{home}%/{entry[len(home) :]}/" if entry else f"{home}%/"
+    found: list[tuple[str, Use]] = []
+    for key, _ in store.scan(prefix, most=0):
+        rest, _, digest = key[len(home) + 2 :].rpartition("/blob/")
+        found.append((f"blob/{digest}", use(home, home + rest, f"blob/{digest}")))
+    return found
+
+
+def release(store: Store, uses: Iterable[tuple[str, Use]]) -> None:
+    """These are no longer needed; chunks that nobody needs are removed."""
+    for blob, marked in uses:
+        store.commit(delete=marked)
+        while True:
+            stamp = store.get(f"use/{blob}")
+            if next(store.scan(f"use/{blob}/", limit=1, most=0), None) is not None:
+                break
+            if store.commit(delete=[blob, f"use/{blob}"], expect={f"use/{blob}": stamp}):
+                break
+
+
+def parting(
+    store: Store, home: str, entry: str, node: str, keep: Collection[str] = ()
+) -> tuple[dict[str, Frames], list[str]]:
+    """What to write and to delete with a checkpoint that goes: until they are released, its chunks wait for `node`."""
+    going = [(blob, marked) for blob, marked in used(store, home, entry) if blob not in keep]
+    put: dict[str, Frames] = {mark: [b"1"] for blob, _ in going for mark in pending(node, blob)}
+    return put, [mark for _, marked in going for mark in marked]
+
+
+def waiting(store: Store, node: str) -> list[tuple[str, Use]]:
+    """The chunks that a node has kept for a checkpoint which is not there yet."""
+    found = (f"blob/{key.rpartition('/blob/')[2]}" for key, _ in store.scan(f"pending/{node}/blob/", most=0))
+    return [(blob, pending(node, blob)) for blob in found]
+
+
+def sweep(store: Store) -> None:
+    """Remove what nodes kept that were cut off before their checkpoints. One that is being computed is held by who does."""
+    for node in {key[8:].rpartition("/blob/")[0] for key, _ in store.scan("pending/", most=0)}:
+        hold = store.hold(node)
+        if hold is not None:
+            try:
+                release(store, waiting(store, node))
+            finally:
+                hold.release()
 
 
 # -- the store of the checkpoint that is being made or read
@@ -277,24 +335,25 @@ def release(store: Store, home: str, blobs: Iterable[str]) -> None:
 class Keeping(NamedTuple):
     store: Store
     note: Callable[[list[str]], object]  # is told the keys of all chunks that the checkpoint refers to
+    node: str  # whose checkpoint it is
 
 
 active: ContextVar[Keeping | None] = ContextVar("oncemore_blobs", default=None)
 
 
 @contextmanager
-def keeping(store: Store, note: Callable[[list[str]], object] = len) -> Generator[None, None, None]:
+def keeping(store: Store, note: Callable[[list[str]], object] = len, node: str = "") -> Generator[None, None, None]:
     """While a checkpoint is made or read: a `File` inside goes to this store, or comes from it, by content."""
-    token = active.set(Keeping(store, note))
+    token = active.set(Keeping(store, note, node))
     try:
         yield
     finally:
         active.reset(token)
 
 
-def keep_now(store: Store, file: BinaryIO) -> Kept:
+def keep_now(now: Keeping, file: BinaryIO) -> Kept:
     """Keep one file at once."""
-    blobs = Blobs(store)
+    blobs = Blobs(now.store, now.node)
     kept = blobs.keep(file)
     blobs.flush()
     return kept

@@ -20,6 +20,7 @@ from .blobs import keeping
 from .codec import Decoded
 from .current import current_run, run_here
 from .durations import seconds
+from .earlier import GONE, LEFT_OUT
 from .errors import (
     CodecError,
     FingerprintError,
@@ -32,9 +33,9 @@ from .errors import (
 )
 from .fingerprint import Fingerprint, Identity, Part
 from .flight import Blocking, Path, board, drive, drive_async
+from .nodes import Kept
 from .reasons import NEW, Change, Explanation, Facts, changes, sentence
 from .runs import Reference, Run
-from .shelf import Kept
 from .surroundings import Moment, Scene, kinds, restore, verify
 from .surroundings.patterns import check_outputs
 from .surroundings.state import depend
@@ -205,12 +206,16 @@ class Definition:
             if why != told:
                 warn(f"step {self.name} runs again, its checkpoint is damaged: {error}")
             return None, why
-        if entry is None and run.resumed and asked.shelf.lost(node, run.state.digest):
-            why = "entry damaged: the checkpoint is gone from the store"
-            if run.strict:
-                raise IntegrityError(f"step {self.name}: entry {node.key} is gone from the store")
-            if why != told:
-                warn(f"step {self.name} runs again: its checkpoint {node.key} is gone from the store")
+        if entry is None and run.resumed:
+            why = asked.shelf.fate(node, run.state.digest)
+            if why == GONE:
+                why = f"entry damaged: {GONE}"
+                if run.strict:
+                    raise IntegrityError(f"step {self.name}: entry {node.key} is gone from the store")
+                if why != told:
+                    warn(f"step {self.name} runs again: its checkpoint {node.key} is gone from the store")
+            elif why == LEFT_OUT != told:
+                warn(f"step {self.name} runs again: its result or what else it did was {LEFT_OUT}")
         if entry is not None and self.expires is not None:
             age = time.time() - entry.meta["time"]
             if age > self.expires:
@@ -243,7 +248,7 @@ class Definition:
         digests = {name: bytes.fromhex(parts[part].digest) for part, name in self.identity.contents if part in parts}
         bound = dict(zip(self.identity.names, asked.bound))
         first = {name: bound[name] for _, name in self.identity.contents}  # sharing is told from these to the others
-        return Moment(self.name, asked.run, {**first, **bound}, digests, self.options)
+        return Moment(self.name, asked.run, {**first, **bound}, digests, self.options, node=asked.node.key)
 
     def parts(self, asked: Asked) -> tuple[dict[str, Part], dict[str, Part]]:
         """What the node's arguments and code consist of."""

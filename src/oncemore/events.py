@@ -35,6 +35,7 @@ class Event:
     """A fact. `seq` is its number in the run's log, 0 until it has been written; `time` is in seconds since 1970, UTC."""
 
     kinds: ClassVar[dict[str, type[Event]]] = {}
+    rare: ClassVar[frozenset[str]] = frozenset()  # fields that are stored only if they say something
 
     time: float = field(default_factory=time.time)
     lane: str = field(default_factory=lane)
@@ -45,7 +46,9 @@ class Event:
 
     def to_json(self) -> bytes:
         """The stored form. `seq` is not in it: the place in the log says it."""
-        facts = {name: value for name, value in vars(self).items() if name != "seq"}
+        facts = {
+            name: value for name, value in vars(self).items() if name != "seq" and (value or name not in self.rare)
+        }
         return json.dumps({"event": type(self).__name__, **facts}, separators=(",", ":")).encode()
 
     @staticmethod
@@ -104,8 +107,11 @@ class StepStarted(StepEvent):
 class StepCompleted(StepEvent):
     """A step ran to its end and its checkpoint was written in the same transaction.
 
-    `entry` is the checkpoint's key in the store, `snapshot` that of the run's state after it.
+    `entry` is the checkpoint's key in the store, `snapshot` that of the run's state after it. `home` is, of a shared step,
+    where the run's own entries stood then; `replaces` says that the node has had a checkpoint before.
     """
+
+    rare = frozenset({"home", "replaces"})
 
     reason: str
     seconds: float
@@ -113,6 +119,8 @@ class StepCompleted(StepEvent):
     stored_bytes: int
     entry: str
     snapshot: str = ""
+    home: str = ""
+    replaces: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +173,7 @@ class SnapshotSaved(Event):
 
     loop: str
     seen: int
-    entry: str
+    entry: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

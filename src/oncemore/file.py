@@ -80,7 +80,7 @@ class File:
         if now is None:  # no checkpoint: to another process on this machine, the path is the file
             return File, (self._path,)
         with self.open() as file:
-            return _recalled, (self._path, keep_now(now.store, file))
+            return _recalled, (self._path, keep_now(now, file))
 
 
 def _recalled(path: str, kept: Kept) -> File:
@@ -108,7 +108,7 @@ class FileChange:
             return FileChange, (self._file,)
         try:
             with open(self._file, "rb") as file:
-                return _changed, (keep_now(now.store, file),)
+                return _changed, (keep_now(now, file),)
         except FileNotFoundError:
             return _changed, (None,)
 

@@ -264,7 +264,7 @@ class _Recording:
         self._entered()
         try:
             self._stretch.returned()
-            with keeping(self._asked.run.store, self._blobs.extend):
+            with keeping(self._asked.run.store, self._blobs.extend, self._asked.node.key):
                 self._items.append(codec.dumps((item, self._stretch.effects()), self._moment.roots.name))
         except (CodecError, StoreError) as error:
             warn(f"step {self._step.name}: the items are not kept: {error}")

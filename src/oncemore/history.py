@@ -9,10 +9,10 @@ from datetime import datetime, timezone
 from typing import Any, Union
 
 from . import archive, events, exchange, records, reshape
-from .past import Past, When, aware
+from .opening import default_store
+from .past import Past, When, aware, count
 from .records import Record
 from .retention import Policy, Pruned, give_back, prune
-from .runs import default_store
 from .stores import Store, open_store
 
 StoreLike = Union[str, "os.PathLike[str]", Store]
@@ -70,7 +70,7 @@ class History:
 
     def _listed(self, run_id: str, record: Record) -> RunRecord:
         if record.open:  # it runs, or was killed: nobody has counted yet
-            records.count(self.store, record)
+            count(self.store, run_id, record)
         return RunRecord(
             id=run_id,
             workflow=record.workflow,

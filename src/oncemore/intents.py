@@ -12,7 +12,8 @@ from typing import Any
 
 from .codec import Decoded
 from .errors import UnknownOutcome, UsageError
-from .shelf import Node, Shelf
+from .nodes import Node
+from .shelf import Shelf
 
 _MISSING = object()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from .looking import new_run
-from .runs import Reference, Run, default_store
+from .opening import default_store
+from .runs import Reference, Run
 from .shelf import Shelf
 from .stores import open_store
 

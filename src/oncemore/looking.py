@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from . import current
+from .nodes import Node
 from .runs import Run
-from .shelf import Node
 from .stores import Store
 from .stores.overlay import Overlay
 

@@ -196,17 +196,16 @@ class _Snapshots:
     def __init__(self, run: Run, name: str, around: tuple[str, ...], items: str | None) -> None:
         self._run, self._name, self._items = run, name, items
         self._path = "/".join((*around, name))
-        self._key = run.shelf.loop_key(self._path)
-        if run.loops.get(self._key, run) is None:
+        if run.loops.get(self._path, run) is None:
             raise UsageError(
                 f"a loop {name!r} has been completed in this scope already; each loop needs a name of its own"
             )
-        if self._key not in run.loops:
-            run.loops[self._key] = Roots(lambda kind, key: run.state.bare(key))
+        if self._path not in run.loops:
+            run.loops[self._path] = Roots(lambda kind, key: run.state.bare(key))
             for key in run.state.values_by_key():
-                run.loops[self._key].add("state", key)
-            run.loops[self._key].list()
-        self._roots: Roots = run.loops[self._key]
+                run.loops[self._path].add("state", key)
+            run.loops[self._path].list()
+        self._roots: Roots = run.loops[self._path]
 
     def resume(self) -> tuple[int, bool]:
         """Put everything back to the last snapshot: how many items it had seen, and whether those were all."""
@@ -245,13 +244,12 @@ class _Snapshots:
         value = (run.state.values_by_key(), contents, Generators().before(None), run.calls)
         meta = {"items": self._items, "seen": seen, "done": done, "roots": roots.listed}
         try:
-            run.shelf.put(
-                self._key, value, meta, [SnapshotSaved(loop=self._name, seen=seen, entry=self._key)], roots.changeable
-            )
+            fact = SnapshotSaved(loop=self._name, seen=seen)
+            run.shelf.write_loop(self._path, value, meta, roots.changeable, fact)
         except (CodecError, StoreError) as error:
             warn(f"loop {self._name}: the snapshot after {seen} items was not kept: {error}")
         self._end(done)
 
     def _end(self, done: bool) -> None:
         if done:
-            self._run.loops[self._key] = None
+            self._run.loops[self._path] = None

@@ -13,10 +13,20 @@ from .errors import IntegrityError, StoreError, warn
 from .events import Event, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted
 from .fingerprint.shown import is_secret, masked
 from .records import Record, record_key, sealed, signed
-from .stores import Bytes, Hold
+from .stores import Bytes, Hold, Store, open_store
 
 if TYPE_CHECKING:
     from .runs import Run
+
+
+def default_store() -> Store:
+    """The store that `ONCEMORE_STORE` names, or `./.oncemore`."""
+    return open_store(os.environ.get("ONCEMORE_STORE") or "./.oncemore")
+
+
+def disabled() -> bool:
+    """Whether `ONCEMORE_DISABLE` asks for plain calls."""
+    return os.environ.get("ONCEMORE_DISABLE", "") not in ("", "0")
 
 
 @dataclass

@@ -86,6 +86,16 @@ class Checkpoint:
             raise NotRecorded(f"checkpoint {self.id}: {key} was removed")
         return Decoded(data, key=key, secret=secret())
 
+    @property
+    def place(self) -> str:
+        """Where its entry stands, whatever the home: of two with the same place, the newer counts."""
+        return self.entry[len(records.home_of(self.entry)) :]
+
+    @property
+    def node_key(self) -> str:
+        """The same for all checkpoints of a node, whatever state they read."""
+        return self.place.partition("@")[0]
+
     def meta(self) -> dict[str, Any]:
         """What was noted of the step with its result; nothing for a checkpoint that is no step's."""
         return dict(self._read(self.entry).meta) if self.entry else {}
@@ -171,33 +181,73 @@ def aware(time: When) -> datetime:
     return datetime.fromtimestamp(time, timezone.utc)
 
 
-def fold(store: Store, run_id: str, record: Record) -> Checkpoints:
-    """The checkpoints of a run that count, its forebears' included, from their events."""
-    found: list[Checkpoint] = []
-    for log in dict.fromkeys(g.log for g in record.generations):
+def fold(store: Store, run_id: str, record: Record, *, superseded: bool = False) -> Checkpoints:
+    """The checkpoints of a run that count, its forebears' included, from their events. Of each node the newest, or all."""
+    nodes: dict[str, dict[str, Checkpoint]] = {}  # what they read of the state tells those of a node apart
+    logs = list(dict.fromkeys(g.log for g in record.generations))
+    for log in logs:
         mine = [g for g in record.generations if g.log == log]
-        found.extend(_fold_log(store, mine[0].run or run_id, record.workflow, log, mine))
+        facts = list(read_log(store, log))
+        pinned = {e.checkpoint: e.pinned for e in facts if isinstance(e, events.CheckpointPinned)}
+        for event, is_there in _that_count(facts, mine):
+            node, _, read = (f"{log}{event.seq}", "", "") if superseded else _about(event, log)
+            if isinstance(event, events.StepForgotten):
+                nodes.pop(node, None)
+                continue
+            if not is_there:
+                nodes.get(node, {}).pop(read, None)  # an earlier one does not count again because of that
+                continue
+            made = told(store, mine[0].run or run_id, record.workflow, log, event)
+            nodes.setdefault(node, {})[read] = replace(made, pinned=pinned.get(event.seq, made.pinned))
+    found = [checkpoint for variants in nodes.values() for checkpoint in variants.values()]
+    found.sort(key=lambda checkpoint: (logs.index(checkpoint.log), checkpoint.number))
     return Checkpoints(replace(checkpoint, index=i) for i, checkpoint in enumerate(found))
 
 
-def _fold_log(
-    store: Store, run_id: str, workflow: str | None, log: str, generations: Sequence[Generation]
-) -> Iterator[Checkpoint]:
-    facts = list(read_log(store, log))
-    pinned = {e.checkpoint: e.pinned for e in facts if isinstance(e, events.CheckpointPinned)}
+_Telling = Union[events.StepCompleted, events.CheckpointSaved, events.StepForgotten]
+
+
+def _that_count(facts: Sequence[Event], generations: Sequence[Generation]) -> Iterator[tuple[_Telling, bool]]:
+    """The events of one log that count and tell of checkpoints, and whether those are still there."""
     pruned = {n for e in facts if isinstance(e, events.CheckpointsPruned) for n in e.checkpoints}
-    newest = {e.entry: e.seq for e in facts if isinstance(e, events.StepCompleted)}
+    replaced = {e.entry: e.seq for e in facts if isinstance(e, events.StepCompleted)}
+    removed = {e.entry: e.seq for e in facts if isinstance(e, events.StepForgotten)}
     for event in facts:
-        if not isinstance(event, (events.StepCompleted, events.CheckpointSaved)) or event.seq in pruned:
+        if isinstance(event, events.StepCompleted):
+            gone = replaced[event.entry] > event.seq or removed.get(event.entry.partition("@")[0], 0) > event.seq
+            place = event.home if event.entry.startswith("shared/") else event.entry
+        elif isinstance(event, (events.CheckpointSaved, events.StepForgotten)):
+            gone, place = False, event.snapshot if isinstance(event, events.CheckpointSaved) else event.entry
+        else:
             continue
-        entry = event.entry if isinstance(event, events.StepCompleted) else ""
-        if entry and newest[entry] != event.seq:
-            continue  # the node ran again and its checkpoint was replaced
-        place = "" if entry.startswith("shared/") else entry or event.snapshot
-        if not any(g.counts(event.seq, place or g.home) for g in generations):
-            continue
-        made = told(store, run_id, workflow, log, event)
-        yield replace(made, pinned=pinned.get(event.seq, made.pinned))
+        if any(g.counts(event.seq, place) for g in generations):
+            yield event, not gone and event.seq not in pruned
+
+
+def _about(event: _Telling, log: str) -> tuple[str, str, str]:
+    """Which node an event tells of, wherever that stood, and what the node had read."""
+    if isinstance(event, events.CheckpointSaved):
+        return f"{log}{event.seq}", "", ""
+    return event.entry[len(records.home_of(event.entry)) :].partition("@")
+
+
+def count(store: Store, run_id: str, record: Record) -> None:
+    """Bring the record's numbers of nodes and bytes up to date. Reads what is new, unless that takes the place of something."""
+    for event in read_log(store, record.log, record.counted):
+        record.counted = event.seq
+        if isinstance(event, events.StepForgotten) or (isinstance(event, events.StepCompleted) and event.replaces):
+            return recount(store, run_id, record)
+        if isinstance(event, events.StepCompleted):
+            record.nodes += 1
+            record.bytes += event.stored_bytes
+
+
+def recount(store: Store, run_id: str, record: Record) -> None:
+    """Count the checkpoints of steps that there are."""
+    record.counted = max((event.seq for event in read_log(store, record.log, record.counted)), default=record.counted)
+    until = [g.until(record.counted) if g.log == record.log else g for g in record.generations]  # others may write on
+    steps = [checkpoint for checkpoint in fold(store, run_id, replace(record, generations=until)) if checkpoint.entry]
+    record.nodes, record.bytes = len({c.node_key for c in steps}), sum(c.stored_bytes for c in steps)
 
 
 def told(

@@ -11,7 +11,8 @@ from .errors import IntegrityError, UsageError
 from .events import Event, StepCompleted, StepFailed, StepNotKept
 from .fingerprint import Part
 from .fingerprint.shown import rows_differing
-from .shelf import Node, Shelf
+from .nodes import Node
+from .shelf import Shelf
 from .stores import Store
 from .surroundings.state import State, label
 

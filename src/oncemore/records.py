@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 from .codec import seal, unseal
 from .errors import IntegrityError, UsageError, warn
-from .events import CheckpointsPruned, Event, RunImported, SnapshotSaved, StepCompleted, StepForgotten
+from .events import Event
 from .secret import secret
 from .stores import Bytes, Hold, Store
 
@@ -77,6 +77,15 @@ class Record:
         """From here on, entries are written elsewhere; of those so far only what was there at event `cut` of `log` counts."""
         last = max(i for i, g in enumerate(self.generations) if g.log == log)
         self.generations = [g.until(cut) if g.log == log else g for g in self.generations[: last + 1]]
+        self._move()
+
+    def leave(self, home: str) -> list[Event]:
+        """From here on, entries are written elsewhere than under `home`; all of those so far count."""
+        if self.generations[-1].home == home:
+            self._move()
+        return []
+
+    def _move(self) -> None:
         self.generations.append(Generation(f"node/{self.uid}.{secrets.token_hex(3)}/", self.log))
 
 
@@ -197,39 +206,12 @@ def status(store: Store, record: Record) -> str:
 # -- what the events of a run say about its entries
 
 
-def counted(store: Store, generation: Generation) -> set[str]:
-    """The keys of the entries of an earlier stretch that still count."""
-    entries: set[str] = set()
-    for event in read_log(store, generation.log):
-        entry = getattr(event, "entry", "")
-        if not entry.startswith(generation.home):
-            continue
-        if generation.counts(event.seq, entry):
-            entries.add(entry)
-        elif isinstance(event, (SnapshotSaved, StepCompleted)):
-            entries.discard(entry)  # it stands in one place: a later one has replaced what counted
-    return entries
+def needed(home: str) -> str:
+    """The key of the mark that a fork may need what stands under `home`: nothing there is replaced or removed any more."""
+    return f"need/{home.split('/')[1]}"
 
 
-def told_of(store: Store, log: str, home: str) -> frozenset[str]:
-    """The nodes under `home` whose checkpoints should be there, by their keys: completed, and not removed since."""
-    numbers: dict[int, str] = {}
-    for event in read_log(store, log):
-        if isinstance(event, StepCompleted) and event.entry.startswith(home):
-            numbers[event.seq] = event.entry.partition("@")[0]
-        elif isinstance(event, StepForgotten):
-            numbers = {seq: key for seq, key in numbers.items() if key != event.entry}
-        elif isinstance(event, (CheckpointsPruned, RunImported)):
-            missing = event.checkpoints if isinstance(event, CheckpointsPruned) else event.without
-            gone = {numbers.get(seq) for seq in missing}
-            numbers = {seq: key for seq, key in numbers.items() if key not in gone}
-    return frozenset(numbers.values())
-
-
-def count(store: Store, record: Record) -> None:
-    """Bring the record's numbers of nodes and bytes up to date."""
-    for event in read_log(store, record.log, record.counted):
-        record.counted = event.seq
-        if isinstance(event, StepCompleted):
-            record.nodes += 1
-            record.bytes += event.stored_bytes
+def home_of(entry: str) -> str:
+    """Under which home an entry stands."""
+    kind, _, rest = entry.partition("/")
+    return "shared/" if kind == "shared" else f"{kind}/{rest.partition('/')[0]}/"

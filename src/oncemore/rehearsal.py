@@ -22,9 +22,10 @@ from .events import Event, StepAdopted, StepCompleted
 from .fingerprint.shown import short
 from .fingerprint.values import digest
 from .looking import LOOK, Looking, WouldRun
+from .nodes import Kept, Node
 from .past import CallersOwn
 from .records import Record
-from .shelf import Kept, Node, Shelf
+from .shelf import Shelf
 from .stores import Store
 from .stores.overlay import Overlay
 from .surroundings.state import ABSENT

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from .events import CheckpointSaved, StepCompleted
+from .events import CheckpointSaved, StepCompleted, StepForgotten
 from .past import Checkpoint, Past, aware, told
 from .records import read_log
 
@@ -43,6 +43,9 @@ class Passed:
             return made
         for event in read_log(run.store, log, self._seen):
             self._seen = event.seq
+            if isinstance(event, StepForgotten) or (isinstance(event, StepCompleted) and event.replaces):
+                self.recount()
+                return self.saved(fact, run)
             if isinstance(event, (StepCompleted, CheckpointSaved)):
                 self._count += 1
                 if (event.time, event.lane) == (fact.time, fact.lane) and isinstance(event, CheckpointSaved):

@@ -7,26 +7,28 @@ from dataclasses import replace
 from typing import Any
 
 from . import records
-from .blobs import release, used
+from .blobs import release, sweep, used
 from .errors import UsageError
 from .events import Event, Forked, RollbackUndone, RolledBack, RunRenamed
-from .past import Checkpoint, fold
-from .records import Record, checked, parse, read, record_key, sealed, signed
+from .past import Checkpoint, fold, recount
+from .records import Record, checked, needed, parse, read, record_key, sealed, signed
 from .stores import Bytes, Store
 
 _BATCH = 500  # entries removed in one transaction, so that others need not wait long
 
 
-def rollback(store: Store, run_id: str, *, to: str | None = None, before: str | None = None) -> Record:
-    """What came after `to` (or from `before` on) does not count any more."""
+def rollback(store: Store, run_id: str, *, to: str | None = None, before: str | None = None, own: str = "") -> Record:
+    """What came after `to` (or from `before` on) does not count any more. `own` is the mark of the scope that asks for it."""
     if (to is None) == (before is None):
         raise UsageError("a rollback needs either to= (that stays) or before= (that goes, too)")
 
     def cut(record: Record) -> list[Event]:
+        _refuse_open(store, run_id, record, own)
         target = fold(store, run_id, record).find(to or before or "")
         number = target.number if to is not None else target.number - 1
         record.undo.append(list(record.generations))
         record.branch(target.log, number)
+        recount(store, run_id, record)
         return [RolledBack(to=number)]
 
     return records.change(store, run_id, cut)
@@ -38,10 +40,21 @@ def undo_rollback(store: Store, run_id: str) -> Record:
     def undo(record: Record) -> list[Event]:
         if not record.undo:
             raise UsageError(f"run {run_id} has no rollback to undo")
+        _refuse_open(store, run_id, record)
         record.generations = record.undo.pop()
+        recount(store, run_id, record)
         return [RollbackUndone()]
 
     return records.change(store, run_id, undo)
+
+
+def _refuse_open(store: Store, run_id: str, record: Record, own: str = "") -> None:
+    """Others that have the run open would go on with what no longer counts, and their work would not count, either."""
+    if any(mark != own and records.alive(store, record, mark) for mark in record.open):
+        raise UsageError(
+            f"run {run_id} is open{' elsewhere, too' if own else ''}: after a rollback, nothing that is done there would count. "
+            f"Stop it first, or call run.rollback() in its scope, or fork the run, which leaves it as it is"
+        )
 
 
 def fork(
@@ -54,11 +67,14 @@ def fork(
     if store.get(key) is not None:
         raise UsageError(f"there is a run {new_id!r} already")
     target: Checkpoint | None = fold(store, run_id, parent).find(at) if at is not None else None
+    # From here on, who has the parent open writes beside what is there instead of replacing it.
+    store.commit(put={needed(g.home): [b"1"] for g in parent.generations})
     last = max((event.seq for event in records.read_log(store, parent.log)), default=0)
     log, number = (target.log, target.number) if target else (parent.log, last)
     child = Record.new(parent.workflow)
     child.generations = _until(run_id, parent, log, number) + child.generations
     child.parent, child.state = (run_id, number), dict(state or {})
+    recount(store, new_id, child)
     cuts: dict[str, int] = {}  # up to which event of each log the fork needs what is there
     for g in child.generations[:-1]:
         cuts[g.log] = max(cuts.get(g.log, 0), g.cut or 0)
@@ -77,10 +93,14 @@ def _until(run_id: str, parent: Record, log: str, number: int) -> list[records.G
     return [replace(g, run=g.run or run_id) for g in kept]
 
 
+def ever(record: Record) -> Record:
+    """The record as if what rollbacks put aside still counted."""
+    return replace(record, generations=[*(g for past in record.undo for g in past), *record.generations])
+
+
 def owners(record: Record) -> set[str]:
     """The runs whose entries a record refers to, by their marks."""
-    every = [*record.generations, *(g for past in record.undo for g in past)]
-    return {g.log.split("/")[1] for g in every}
+    return {g.log.split("/")[1] for g in ever(record).generations}
 
 
 def rename(store: Store, run_id: str, new_id: str) -> None:
@@ -117,15 +137,25 @@ def delete(store: Store, run_id: str) -> None:
 
 
 def clean(store: Store) -> None:
-    """Remove what deleted runs left and nobody needs any more."""
+    """Remove what deleted runs, and imports and steps that were cut off, left and nobody needs any more."""
     for mark, _ in list(store.scan("gone/")):
-        uid = mark.partition("/")[2]
-        if next(store.scan(f"need/{uid}/", limit=1), None) is not None:
-            continue
-        homes = {key.split("/")[1] for key, _ in store.scan(f"node/{uid}", most=0)}
-        for home in homes:
-            release(store, f"node/{home}/", used(store, f"node/{home}/"))
-        for prefix in (f"node/{uid}", f"event/{uid}"):
-            while keys := [key for key, _ in store.scan(prefix, limit=_BATCH, most=0)]:
-                store.commit(delete=keys)
-        store.commit(delete=[mark])
+        hold = store.hold(mark)
+        if hold is None:
+            continue  # it is being imported, or another removes it
+        try:
+            uid = mark.partition("/")[2]
+            if store.get(mark) is not None and next(store.scan(f"need/{uid}/", limit=1), None) is None:
+                _clear(store, uid)
+                store.commit(delete=[mark])
+        finally:
+            hold.release()
+    sweep(store)
+
+
+def _clear(store: Store, uid: str) -> None:
+    """Remove all entries of a run that is no more."""
+    for home in {key.split("/")[1] for key, _ in store.scan(f"node/{uid}", most=0)}:
+        release(store, used(store, f"node/{home}/"))
+    for prefix in (f"node/{uid}", f"event/{uid}", f"need/{uid}"):
+        while keys := [key for key, _ in store.scan(prefix, limit=_BATCH, most=0)]:
+            store.commit(delete=keys)

@@ -6,19 +6,22 @@ Nothing is ever removed unasked.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from . import records
-from .blobs import release
+from .blobs import parting, release, waiting
 from .codec import Decoded
 from .durations import Duration, seconds
+from .earlier import cover
 from .errors import IntegrityError, UsageError
 from .events import CheckpointsPruned, Event
-from .past import Checkpoint, fold
+from .past import Checkpoint, count, fold
 from .records import Record
+from .reshape import clean, ever
 from .secret import secret
 from .stores import Store
 
@@ -143,49 +146,55 @@ def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool, o
         if run_id != own and records.status(store, record) == "running":
             skipped.append(run_id)
             continue
-        mine = [c for c in fold(store, run_id, record) if c.log == record.log]  # a forebear's are not ours to remove
+        every = fold(store, run_id, record)
+        mine = [c for c in every if c.log == record.log]  # a forebear's are not ours to remove
         kept, needed = policy.keeps(mine), _needed(store, record)
         going = [c for c in mine if c.id not in kept and c.number > needed]
         gone += going
         if going and not dry_run:
-            _remove(store, run_id, record, going)
-    if gone and not dry_run and own is None:
-        give_back(store)
+            _remove(store, run_id, record, every, going)
+    if not dry_run and own is None:
+        clean(store)
+        if gone:
+            give_back(store)
     return Pruned(tuple(c.id for c in gone), sum(c.stored_bytes for c in gone), dry_run, tuple(skipped))
 
 
-def _remove(store: Store, run_id: str, record: Record, going: Sequence[Checkpoint]) -> None:
+def _remove(
+    store: Store, run_id: str, record: Record, every: Sequence[Checkpoint], going: Sequence[Checkpoint]
+) -> None:
     """The event goes with the entries: killed midway, the rest goes with the next prune."""
     ids = {c.id for c in going}
-    ever = replace(record, generations=[*(g for past in record.undo for g in past), *record.generations])
-    staying = [c for c in fold(store, run_id, ever) if c.id not in ids]  # also what a rollback put aside
-    snapshots = {c.snapshot for c in staying}
-    blobs: dict[str, set[str]] = {}
+    everything = fold(store, run_id, ever(record), superseded=True)  # also what a rollback put aside, or a fork needs
+    staying = [c for c in everything if c.id not in ids]
+    snapshots, hidden = {c.snapshot for c in staying}, {c.place for c in staying if c.entry}
+    left = Counter(c.node_key for c in every if c.entry)
     for start in range(0, len(going), _BATCH):
         batch = going[start : start + _BATCH]
         keys = [c.entry for c in batch if c.entry and not c.entry.startswith("shared/")]
         metas = [(key, _meta(store, key)) for key in keys]
         chunks = [key for _, meta in metas if "items" in meta for key, _ in store.scan(meta["items"], most=0)]
         keys += [c.snapshot for c in batch if c.snapshot and c.snapshot not in snapshots]
-        for key, meta in metas:
-            blobs.setdefault(_home(key), set()).update(meta.get("blobs", ()))
-        records.change(store, run_id, partial(_without, store, batch), delete=[*keys, *chunks])
-    if any(blobs.values()):
-        still = {blob for c in staying if c.entry for blob in _meta(store, c.entry).get("blobs", ())}
-        for home, unneeded in blobs.items():
-            release(store, home, unneeded - still)
+        put = {c.entry: cover(c.entry) for c in batch if c.entry in keys and c.place in hidden}
+        gone = [key for key in (*keys, *chunks) if key not in put]
+        filed = [key for key, meta in metas if "blobs" in meta]
+        for key in filed:
+            parted, marked = parting(store, records.home_of(key), key, key)
+            put.update(parted)
+            gone += marked
+        left.subtract(c.node_key for c in batch if c.entry)
+        nodes = len({c.node_key for c in batch if c.entry and not left[c.node_key]})
+        records.change(store, run_id, partial(_without, store, run_id, batch, nodes), put=put, delete=gone)
+        for key in filed:
+            release(store, waiting(store, key))
 
 
-def _without(store: Store, batch: Sequence[Checkpoint], record: Record) -> list[Event]:
-    """Take the checkpoints out of the record's numbers."""
-    records.count(store, record)
-    record.nodes -= sum(1 for c in batch if c.entry)
+def _without(store: Store, run_id: str, batch: Sequence[Checkpoint], nodes: int, record: Record) -> list[Event]:
+    """Take the checkpoints, and nodes that have none any more, out of the record's numbers."""
+    count(store, run_id, record)
+    record.nodes -= nodes
     record.bytes -= sum(c.stored_bytes for c in batch)
     return [CheckpointsPruned(checkpoints=[c.number for c in batch])]
-
-
-def _home(entry: str) -> str:
-    return "/".join(entry.split("/")[:2]) + "/"
 
 
 def _needed(store: Store, record: Record) -> int:

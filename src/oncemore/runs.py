@@ -14,19 +14,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from . import current, events, intents, records
 from .codec import Decoded, Encoded
+from .earlier import earlier
 from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
 from .events import Event
 from .fingerprint.values import digest
 from .loops import Every, OnError, Results, loop, map_items
-from .opening import Opened, ending, open_run
-from .past import Checkpoint, Past, usable
+from .nodes import Kept, Node
+from .opening import Opened, disabled, ending, open_run
+from .past import Checkpoint, Past, count, usable
 from .records import Record
 from .repeats import Ordinals, Passed
 from .reshape import rollback
 from .retention import Policy, prune
 from .scribe import Scribe
-from .shelf import Kept, Node, Older, Shelf
-from .stores import Store, open_store
+from .shelf import Shelf
+from .stores import Store
 from .surroundings.rng import Generators
 from .surroundings.state import State
 
@@ -41,22 +43,13 @@ logger = logging.getLogger("oncemore")
 _PRUNE_EVERY = 32  # checkpoints
 
 
-def default_store() -> Store:
-    """The store that `ONCEMORE_STORE` names, or `./.oncemore`."""
-    return open_store(os.environ.get("ONCEMORE_STORE") or "./.oncemore")
-
-
-def disabled() -> bool:
-    """Whether `ONCEMORE_DISABLE` asks for plain calls."""
-    return os.environ.get("ONCEMORE_DISABLE", "") not in ("", "0")
-
-
 class Reference(NamedTuple):
     """What another process needs to take part in a run."""
 
     id: str
     store: str
     strict: bool
+    home: str = ""  # where its entries are written: another after a rollback
 
 
 class Run(Past):
@@ -85,7 +78,7 @@ class Run(Past):
         self.failed: Counter[str] = Counter()
         self._saved: Counter[str] = Counter()
         self._refresh = set(map(str.strip, os.environ.get("ONCEMORE_REFRESH", "").split(",")))
-        self._refreshed: set[str] = set()
+        self._refreshed: set[tuple[str, str]] = set()
         self.passed: set[str] = set()  # the entries of nodes that ran or were reused in this scope
         self.calls: dict[str, Ordinals] = {}  # of steps that count every call
         self.loops: dict[str, Any] = {}  # those begun in this scope, with what they know of the state; None: completed
@@ -102,7 +95,7 @@ class Run(Past):
 
     @property
     def reference(self) -> Reference:
-        return Reference(self.id, self.store.url, self.strict)
+        return Reference(self.id, self.store.url, self.strict, self.shelf.home)
 
     # -- opening and leaving
 
@@ -117,14 +110,18 @@ class Run(Past):
     def use(self, record: Record) -> None:
         """Take entries from, and put them to, where the record says."""
         self.shelf, self.shared = self.shelves(self.store, record)
-        self._last_snapshot, self._passed = ("", ""), Passed()
 
-    @staticmethod
-    def shelves(store: Store, record: Record) -> tuple[Shelf, Shelf]:
-        """The entries of a run, and those that it shares with others."""
+    def _beside(self, home: str) -> Shelf:
+        """Where to write what must not replace what stands under `home`."""
+        if self.shelf.home == home:
+            self.use(records.change(self.store, self.id, lambda record: record.leave(home)))
+        return self.shelf
+
+    def shelves(self, store: Store, record: Record) -> tuple[Shelf, Shelf]:
+        """The entries of the run, and those that it shares with others."""
         *past, now = record.generations
-        older = [Older(g.home, frozenset(records.counted(store, g))) for g in past]
-        own = Shelf(store, record.uid, now.home, record.log, older, record.adopted)
+        older = earlier(store, past)
+        own = Shelf(store, record.uid, now.home, record.log, older, self._beside, record.adopted)
         return own, Shelf(store, "shared", "shared/", record.log)
 
     def leave(self, error: BaseException | None) -> None:
@@ -133,7 +130,7 @@ class Run(Past):
         facts = [*self._unwritten(), ending(error)]
 
         def end(record: Record) -> list[Event]:
-            records.count(self.store, record)
+            count(self.store, self.id, record)
             others = [mark for mark in record.open if mark != self._opened.mark]
             record.open = [mark for mark in others if records.alive(self.store, record, mark)]
             record.ending = type(facts[-1]).__name__.removeprefix("Run").lower()
@@ -292,7 +289,8 @@ class Run(Past):
 
         Nothing is removed: the log tells of it and `History.undo_rollback` takes it back.
         """
-        self.use(rollback(self.store, self.id, to=to, before=before))
+        self.use(rollback(self.store, self.id, to=to, before=before, own=self._opened.mark))
+        self._last_snapshot, self._passed, self.loops = ("", ""), Passed(), {}
 
     def _unwritten(self) -> Iterable[Event]:
         return [
@@ -311,7 +309,7 @@ class Run(Past):
 
     def wants_fresh(self, node: Node, *, once: bool) -> bool:
         """Whether `ONCEMORE_REFRESH` asks for this node to run again; once in a scope."""
-        return node.step in self._refresh and node.key not in self._refreshed
+        return node.step in self._refresh and (node.step, node.fingerprint) not in self._refreshed
 
     def count_reuse(self, node: Node, entry: Decoded) -> None:
         seconds = entry.meta.get("seconds", 0)
@@ -352,7 +350,7 @@ class Run(Past):
 
     def record(self, node: Node, kept: Kept, *, reason: str, seconds: float) -> None:
         """Keep the result of a completed node. What cannot be kept is told, and the program goes on."""
-        self._refreshed.add(node.key)
+        self._refreshed.add((node.step, node.fingerprint))
         self.passed.add(node.key)
         kept.meta.update(step=node.step, time=time.time(), seconds=seconds, reason=reason)
         token = current.enter(None)  # a step inside the value is kept as itself, not as part of this run
@@ -368,10 +366,11 @@ class Run(Past):
                 stored_bytes=entry.stored_bytes,
                 entry=entry.key,
                 snapshot=snapshot,
+                home=self.shelf.home if shelf is self.shared else "",
             )
-            shelf.write(node, entry, kept, fact)
+            written = shelf.write(node, entry, kept, fact)
             self.ran[node.step] += 1
-            self.told(fact)
+            self.told(written)
             self._retain()
         except (CodecError, StoreError) as error:
             self.not_kept(node, f"{error}. It will run again next time", seconds=seconds)

@@ -19,11 +19,11 @@ from blake3 import blake3
 from . import current
 from .current import current_run
 from .looking import Looking, new_run
-from .opening import ending
+from .opening import default_store, disabled, ending
 from .records import checked
 from .report import open_report
 from .retention import Policy, at_most
-from .runs import Run, default_store, disabled, logger
+from .runs import Run, logger
 from .stores import Store, open_store
 
 StoreLike = Union[str, "os.PathLike[str]", Store]

@@ -9,90 +9,31 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 from urllib.parse import quote
 
-from blake3 import blake3
-
-from .blobs import keeping, uses
+from .blobs import keeping, marks, parting, pending, release, use, waiting
 from .codec import Decoded, Encoded, Naming, encode, seal, unseal
+from .earlier import Older, cover, fates
 from .errors import IntegrityError, OncemoreError
-from .events import Event, StepForgotten
+from .events import Event, SnapshotSaved, StepCompleted, StepForgotten
 from .fingerprint import Part
-from .records import read_log, signed, told_of
+from .nodes import Kept, Node, variant_key
+from .records import needed, read_log, signed
 from .secret import secret
-from .stores import Bytes, Store
+from .stores import Bytes, Frames, Store
 
 _SMALL = 1 << 15
 _READ_AHEAD = 1 << 26  # bytes of small entries held in memory for one run
 _PATIENCE = 2  # so many single reads before the rest is read in bulk
 
 
-class Node:
-    """One call of a step: the step's name, and the digests of its arguments and of its code."""
-
-    __slots__ = ("arguments", "code", "key", "owner", "step")
-
-    def __init__(self, home: str, owner: str, step: str, arguments: str, code: str) -> None:
-        self.step, self.arguments, self.code, self.owner = step, arguments, code, owner
-        self.key = f"{home}{quote(step, safe='')}/{arguments}.{code}"
-
-    @property
-    def fingerprint(self) -> str:
-        return f"{self.arguments}.{self.code}"
-
-    @property
-    def idempotency_key(self) -> str:
-        """The same for all attempts at this node, also after its code was mended; another for every other node."""
-        return blake3(f"{self.owner}/{quote(self.step, safe='')}/{self.arguments}".encode()).hexdigest(length=16)
-
-    @property
-    def id(self) -> str:
-        """What people see: enough to tell nodes of one step apart."""
-        return f"{self.step}-{self.arguments[:8]}"
-
-    def about(self) -> dict[str, Any]:
-        """What events say of it."""
-        return {"step": self.step, "node": self.id, "fingerprint": self.fingerprint}
-
-
-@dataclass
-class Kept:
-    """What is to be kept of a completed node.
-
-    `reads` are the state keys it depends on, `name` names objects that are the caller's own, `chunks` are a generator's items,
-    `once` says that an intent is to be removed with it.
-    """
-
-    value: object
-    meta: dict[str, Any]
-    code: Mapping[str, Part]
-    packages: Callable[[], Mapping[str, str]] = dict[str, str]
-    reads: Mapping[str, str] = field(default_factory=dict[str, str])
-    name: Naming | None = None
-    chunks: list[Encoded] | None = None
-    items: str = ""  # the beginning of the chunks' keys
-    snapshot: Encoded | None = None  # the run's state after the step, unless it is kept already
-    once: bool = False
-    blobs: list[str] = field(default_factory=list[str])  # the entries that hold the contents of its files
-
-
-def _variant(key: str, reads: Mapping[str, str]) -> str:
-    return f"{key}@{blake3(json.dumps(reads, sort_keys=True).encode()).hexdigest(length=16)}"
-
-
-class Older(NamedTuple):
-    """An earlier stretch of the run's history: where its entries stand, and which of them still count."""
-
-    home: str
-    entries: frozenset[str]
-
-
 class Shelf:
     """The entries of one run (`log` names its event log), or those shared between runs (no log).
 
     `owner` is the run's own mark, the same after a rollback, when `home` is a new one and what counts of the past is `older`.
+    What a fork may need is never replaced or removed: `beside` is asked for another home, and a newer entry stands there.
     """
 
     def __init__(
@@ -102,17 +43,19 @@ class Shelf:
         home: str,
         log: str | None,
         older: Sequence[Older] = (),
+        beside: Callable[[str], Shelf] | None = None,
         adopted: Sequence[Sequence[str]] = (),
     ) -> None:
         self.store, self.owner, self.home = store, owner, home
         self._log = log
         self._adopted = adopted
         self._older = older
+        self._beside = beside
         self._secret = secret()
         self._near: dict[str, bytes | Decoded] = {}
         self._reads = 0
         self._known_code: set[str] = set()
-        self._told: frozenset[str] | None = None
+        self._fates: dict[str, str] | None = None
 
     def node(self, step: str, arguments: str, code: str) -> Node:
         return Node(self.home, self.owner, step, arguments, code)
@@ -123,21 +66,22 @@ class Shelf:
         The checkpoint of a step that read state is kept under what it read; the node's own key then only says which
         keys those were, so that going back to an earlier state finds the earlier checkpoint again.
         """
-        for key, counts in self._known(node):
+        for key, older in self._known(node):
             entry = self.read(key)
             if entry is None:
                 continue
-            if entry.meta.get("forgotten"):
-                return None
-            if "readings" not in entry.meta:
-                if counts(key):
-                    return entry
-                continue
-            for names in entry.meta["readings"]:
-                variant = _variant(key, {name: state(name) for name in names})
-                found = self.read(variant) if counts(variant) else None
+            for names in entry.meta.get("readings", ()):
+                variant = variant_key(key, {name: state(name) for name in names})
+                found = self.read(variant) if older is None or older.counts(variant) else None
                 if found is not None:
-                    return found
+                    return None if "forgotten" in found.meta else found
+                if older is not None and variant in older.replaced:
+                    return None
+            counts = older is None or older.counts(key)
+            if counts and not entry.meta.keys() & {"readings", "forgotten"}:
+                return entry
+            if (counts and "forgotten" in entry.meta) or (older is not None and key in older.replaced):
+                return None  # what is older does not count
         return None
 
     def readings(self, node: Node) -> dict[str, Any] | None:
@@ -148,27 +92,30 @@ class Shelf:
                 return entry.meta if "readings" in entry.meta else None
         return None
 
-    def _known(self, node: Node) -> Iterator[tuple[str, Callable[[str], bool]]]:
+    def _known(self, node: Node) -> Iterator[tuple[str, Older | None]]:
         """Where the node's entry may stand: under its own code, then under codes whose checkpoints were adopted for that."""
         yield from self._places(node.key)
         for step, before, after in self._adopted:
             if step == node.step and after == node.code:
                 yield from self._known(self.node(step, node.arguments, before))
 
-    def _places(self, key: str) -> Iterator[tuple[str, Callable[[str], bool]]]:
-        """Where an entry of the run may stand, the newest place first, and what tells whether it counts there."""
-        yield key, lambda key: True
+    def _places(self, key: str) -> Iterator[tuple[str, Older | None]]:
+        """Where an entry of the run may stand, the newest place first; None: where the run writes now."""
+        yield key, None
         for older in reversed(self._older):
-            yield older.home + key[len(self.home) :], older.entries.__contains__
+            yield older.home + key[len(self.home) :], older
 
-    def lost(self, node: Node, state: Callable[[str], str]) -> bool:
-        """Whether the run's events tell of a checkpoint of the node that is not there any more, and was not removed by us."""
+    def fate(self, node: Node, state: Callable[[str], str]) -> str | None:
+        """What became of the node's checkpoint that is not there (any more), if the run's events tell of one."""
         meta = self.readings(node)
         if meta is not None and any(state(name) != was for name, was in meta["reads"].items()):
-            return False  # it is there, for another state
-        if self._told is None:
-            self._told = told_of(self.store, self._log, self.home) if self._log else frozenset[str]()
-        return node.key in self._told
+            return None  # it is there, for another state
+        if self._fates is None:
+            self._fates = fates(self.store, self._log, self._counts) if self._log else {}
+        return self._fates.get(node.key[len(node.home) :])
+
+    def _counts(self, entry: str) -> bool:
+        return entry.startswith(self.home) or any(o.counts(entry) for o in self._older if entry.startswith(o.home))
 
     def read(self, key: str) -> Decoded | None:
         """An entry, its signature verified, or None. IntegrityError if what is there cannot be trusted."""
@@ -203,17 +150,42 @@ class Shelf:
         meta = dict(kept.meta)
         if kept.chunks is not None:
             meta["items"], meta["chunks"] = kept.items, len(kept.chunks)
-        key = _variant(node.key, kept.reads) if kept.reads else node.key
-        with keeping(self.store, lambda keys: meta.update(blobs=sorted({*meta.get("blobs", ()), *keys}))):
+        key = variant_key(node.key, kept.reads) if kept.reads else node.key
+        with keeping(self.store, lambda keys: meta.update(blobs=sorted({*meta.get("blobs", ()), *keys})), node.key):
             entry = encode(kept.value, meta, key=key, secret=self._secret, name=kept.name)
         kept.blobs = meta.get("blobs", [])
         return entry
 
-    def write(self, node: Node, entry: Encoded, kept: Kept, event: Event) -> None:
-        """The checkpoint and its event in one transaction; with it, once, what its code consists of."""
-        put = {entry.key: entry.frames}
+    def write(self, node: Node, entry: Encoded, kept: Kept, event: StepCompleted) -> StepCompleted:
+        """The checkpoint and its event in one transaction; with it, once, what its code consists of. The event as written."""
+        before = self._trusted(node.key) if kept.reads else None
+        put = self._written(node, entry, kept, before)
+        obsolete = [mark for blob in kept.blobs for mark in pending(node.key, blob)]
+        if kept.once:
+            obsolete.append(self.intent_key(node.idempotency_key))
+        event = replace(event, replaces=before is not None or self._is_older(node.key))
+        new = {entry.key: None} if before is None or "readings" in before.meta else {node.key: None}
+        if not self.store.commit(put=put, append=self._appended([event]), delete=obsolete, expect=new):
+            event = replace(event, replaces=True)
+            parted, marked = parting(self.store, node.home, entry.key, node.key, kept.blobs)
+            put.update(parted)
+            obsolete += [*self._chunks_of(entry.key), *marked]
+            alone = {needed(node.home): None}
+            if not self.store.commit(put=put, append=self._appended([event]), delete=obsolete, expect=alone):
+                other, moved = self._moved(node)
+                entry = other.encode(moved, kept)
+                return other.write(moved, entry, kept, replace(event, entry=entry.key))
+        self._known_code.add(node.code)
+        for key in (*put, *obsolete):
+            self._near.pop(key, None)
+        if kept.blobs or event.replaces:  # what the one before needed, or one who was cut off
+            release(self.store, waiting(self.store, node.key))
+        return event
+
+    def _written(self, node: Node, entry: Encoded, kept: Kept, before: Decoded | None) -> dict[str, Frames]:
+        put: dict[str, Frames] = {entry.key: entry.frames}
         if kept.reads:
-            put[node.key] = self._pointer(node, kept)
+            put[node.key] = self._pointer(node, kept, before)
         for extra in (*(kept.chunks or ()), *([kept.snapshot] if kept.snapshot else ())):
             put[extra.key] = extra.frames
         if node.code not in self._known_code:
@@ -222,21 +194,27 @@ class Shelf:
             facts = {"parts": parts, "packages": kept.packages()}
             put[manifest] = seal([json.dumps(facts).encode()], manifest, self._secret)
         for blob in kept.blobs:
-            put.update((mark, [b"1"]) for mark in uses(self.home, blob))
-        obsolete = [] if kept.chunks is None else self._chunks_of(entry.key)
-        if kept.once:
-            obsolete.append(self.intent_key(node.idempotency_key))
-        self.store.commit(put=put, append=self._appended([event]), delete=obsolete)
-        self._known_code.add(node.code)
-        for key in (*put, *obsolete):
-            self._near.pop(key, None)
+            put.update(marks(use(node.home, entry.key, blob), blob))
+        return put
 
-    def _pointer(self, node: Node, kept: Kept) -> list[Bytes]:
-        before = self._trusted(node.key)
-        readings: list[list[str]] = [] if before is None else before.meta.get("readings", [])
+    def _is_older(self, key: str) -> bool:
+        """Whether an earlier stretch has checkpoints of the node with this key."""
+        places = [older.home + key[len(self.home) :] for older in self._older]
+        return any(True for place in places for _ in self.store.scan(place, limit=1, most=0))
+
+    def _moved(self, node: Node) -> tuple[Shelf, Node]:
+        """Where the node stands from now on: a fork may need what is where it stood."""
+        assert self._beside is not None  # there are forks of runs only
+        other = self._beside(node.home)
+        return other, other.node(node.step, node.arguments, node.code)
+
+    def _pointer(self, node: Node, kept: Kept, before: Decoded | None) -> list[Bytes]:
+        known: dict[str, Any] = {} if before is None else before.meta
+        readings: list[list[str]] = known.get("readings", [])
         if sorted(kept.reads) not in readings:
             readings = [*readings, sorted(kept.reads)]
-        meta = {**kept.meta, "readings": readings, "reads": kept.reads}
+        covers = {"forgotten": True} if "forgotten" in known else {}
+        meta = {**kept.meta, "readings": readings, "reads": kept.reads, **covers}
         return encode(None, meta, key=node.key, secret=self._secret).frames
 
     def _trusted(self, key: str) -> Decoded | None:
@@ -250,13 +228,19 @@ class Shelf:
         known = any(self.store.get(key) is not None for key, _ in self._known(node))
         entries = [node.key, *(key for key, _ in self.store.scan(f"{node.key}@", most=0))]
         keys = [*entries, *(chunk for key in entries for chunk in self._chunks_of(key))]
-        cover = encode(None, {"forgotten": True}, key=node.key, secret=self._secret)
-        elsewhere = any(key != node.key for key, _ in self._known(node))
-        put = {node.key: cover.frames} if elsewhere else {}
-        fact = StepForgotten(**node.about(), entry=node.key)
+        put = {node.key: cover(node.key)} if any(key != node.key for key, _ in self._known(node)) else {}
+        for entry in entries:
+            parted, marked = parting(self.store, node.home, entry, node.key)
+            put.update(parted)
+            keys += marked
         gone = [key for key in keys if key not in put]
-        self.store.commit(delete=gone, put=put, append=self._appended([fact]) if known else {})
-        self._told = None
+        fact = StepForgotten(**node.about(), entry=node.key)
+        append = self._appended([fact]) if known else {}
+        if not self.store.commit(delete=gone, put=put, append=append, expect={needed(node.home): None}):
+            other, node = self._moved(node)
+            return other.forget(node)
+        release(self.store, waiting(self.store, node.key))
+        self._fates = None
         for key in keys:
             self._near.pop(key, None)
         return known
@@ -295,11 +279,21 @@ class Shelf:
 
     def find_loop(self, name: str) -> Decoded | None:
         """The last snapshot of a loop that counts."""
-        for key, counts in self._places(self.loop_key(name)):
-            entry = self.read(key) if counts(key) else None
+        for key, older in self._places(self.loop_key(name)):
+            entry = self.read(key) if older is None or older.counts(key) else None
             if entry is not None:
                 return entry
         return None
+
+    def write_loop(self, name: str, value: object, meta: dict[str, Any], roots: Naming, event: SnapshotSaved) -> None:
+        """A loop's snapshot, in place of the one before."""
+        key = self.loop_key(name)
+        entry = encode(value, meta, key=key, secret=self._secret, name=roots)
+        append = self._appended([replace(event, entry=key)])
+        self._near.pop(key, None)
+        if not self.store.commit(put={key: entry.frames}, append=append, expect={needed(self.home): None}):
+            assert self._beside is not None
+            self._beside(self.home).write_loop(name, value, meta, roots, event)
 
     def encode_snapshot(self, content: str, value: object) -> Encoded:
         """The run's state and generators, under the digest of their content."""
@@ -315,18 +309,11 @@ class Shelf:
         """The event that names a snapshot, and the snapshot itself unless it is kept already."""
         self.store.commit(put={entry.key: entry.frames} if entry else {}, append=self._appended([event]))
 
-    def put(
-        self,
-        key: str,
-        value: object,
-        meta: Mapping[str, Any],
-        events: Sequence[Event] = (),
-        name: Naming | None = None,
-    ) -> None:
+    def put(self, key: str, value: object, meta: Mapping[str, Any]) -> None:
         """Write one entry of the run's own, durable when this returns."""
-        entry = encode(value, meta, key=key, secret=self._secret, name=name)
+        entry = encode(value, meta, key=key, secret=self._secret)
         self._near.pop(key, None)
-        self.store.commit(put={key: entry.frames}, append=self._appended(events))
+        self.store.commit(put={key: entry.frames})
 
     def remove(self, key: str) -> None:
         self._near.pop(key, None)

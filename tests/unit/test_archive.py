@@ -12,7 +12,18 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
-from oncemore import History, IntegrityError, UsageError, checkpoint_scope, checkpointed, current_run, fork, memoized
+from oncemore import (
+    CheckpointWarning,
+    History,
+    IntegrityError,
+    UsageError,
+    checkpoint_scope,
+    checkpointed,
+    current_run,
+    fork,
+    memoized,
+)
+from oncemore.events import StepCompleted
 from oncemore.retention import keep_last
 from tests.unit.pasts import both, content, flow, keys, names, place, ran
 
@@ -187,6 +198,17 @@ def test_a_deleted_run_that_is_imported_again_stays(store: str) -> None:
     assert ran(flow(store)) == []
 
 
+def test_a_run_that_was_rolled_back_and_imported_stays_when_another_is_deleted(store: str, other: str) -> None:
+    flow(store)
+    flow(store, "another")
+    History(store).rollback("r", to="after-clean")
+    flow(store)
+    History(store).export("r.zip")
+    History(other).import_("r.zip")
+    History(other).delete("another")
+    assert ran(flow(other)) == []
+
+
 def test_rolled_back_and_pruned_runs_come_back_as_they_were(store: str, other: str) -> None:
     flow(store)
     History(store).rollback("r", to="after-clean")
@@ -338,9 +360,13 @@ def test_a_step_that_did_more_than_return_runs_again_after_json(store: str, othe
     flow(store)
     History(store).export_json("runs.json")
     History(other).import_json("runs.json")
-    run = flow(other)
+    with pytest.warns(CheckpointWarning, match="clean runs again: .* not in the file that the run was imported from"):
+        run = flow(other)
     assert ran(run) == ["clean"]
     assert dict(run.state) == {"clean": 1}
+    (told,) = [event for event in run.events() if isinstance(event, StepCompleted) and event.seq > 8]
+    assert told.reason == "not in the file that the run was imported from"
+    assert ran(flow(other)) == []
 
 
 def test_importing_json_twice_changes_nothing(store: str, other: str) -> None:
@@ -363,7 +389,8 @@ def test_json_of_a_run_that_was_rolled_back_has_what_counts(store: str, other: s
     History(store).export_json("runs.json")
     History(other).import_json("runs.json")
     assert [c.id for c in History(other).run("r").checkpoints] == [c.id for c in run.checkpoints]
-    assert ran(flow(other)) == ["clean"]
+    with pytest.warns(CheckpointWarning, match="clean runs again"):
+        assert ran(flow(other)) == ["clean"]
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,23 @@ from datetime import datetime, timezone
 
 import pytest
 
-from oncemore import History, UsageError, checkpoint_scope, fork
+from oncemore import History, UsageError, checkpoint_scope, checkpointed, current_run, fork
 from oncemore.events import RunRenamed
+from oncemore.retention import keep_last
 from tests.processes import Script
-from tests.unit.pasts import Counting, both, content, flow, keys, names, place, ran
+from tests.unit.pasts import Counting, both, content, flow, keys, load, names, place, ran
 
 
 @pytest.fixture(params=both)
 def store(request: pytest.FixtureRequest) -> str:
     return place(request.param)
+
+
+@checkpointed
+def rated(x: int) -> float:
+    run = current_run()
+    assert run is not None
+    return x * run.state["rate"]
 
 
 def fail(store: str, run_id: str) -> None:
@@ -75,6 +83,51 @@ def test_a_run_read_back_is_read_only(store: str) -> None:
     assert not hasattr(past, "checkpoint") and not hasattr(past, "restore") and not hasattr(past, "rollback")
     assert list(past.events()) and repr(past).startswith("<PastRun 'r'")
     assert content(store) == before
+
+
+def test_a_node_that_ran_again_is_one_node(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(run_id: str = "r") -> tuple[int, int]:
+        (record,) = [run for run in History(store).runs() if run.id == run_id]
+        checkpoints = [c for c in History(store).run(run_id).checkpoints if c.step]
+        assert record.bytes == sum(c.stored_bytes for c in checkpoints)
+        return record.nodes, len(checkpoints)
+
+    flow(store)
+    monkeypatch.setenv("ONCEMORE_REFRESH", "load,train")
+    assert ran(flow(store)) == ["load", "train"]
+    assert listed() == (4, 4)
+    monkeypatch.delenv("ONCEMORE_REFRESH")
+    with checkpoint_scope("r", store=store):
+        load.forget(1)
+    assert listed() == (3, 3)
+    flow(store)
+    History(store).rollback("r", to="after-clean")
+    assert listed() == (1, 1)  # clean: train was refreshed and load forgotten after that
+    flow(store)
+    assert listed() == (4, 4)
+    History(store).undo_rollback("r")
+    assert listed() == (4, 4)
+    History(store).fork("r", "child", at="train")
+    assert listed("child") == (3, 3)
+
+
+def test_a_node_that_met_two_states_is_one_node_with_two_checkpoints(store: str) -> None:
+    for rate in (1, 2):
+        with checkpoint_scope("r", store=store, state={"rate": rate}):
+            rated(5)
+    (record,) = History(store).runs()
+    assert (record.nodes, len(History(store).run("r").checkpoints)) == (1, 2)
+    History(store).prune(keep_last(1))
+    (record,) = History(store).runs()
+    assert (record.nodes, len(History(store).run("r").checkpoints)) == (1, 1)
+
+
+def test_listing_runs_reads_one_row_for_each_that_has_ended(store: str) -> None:
+    for number in range(5):
+        flow(store, f"r{number}")
+    counting = Counting(store)
+    assert [run.nodes for run in History(counting).runs()] == [4] * 5
+    assert counting.rows == 5
 
 
 KILLED = """

@@ -8,6 +8,7 @@ import pytest
 
 from oncemore import History, UsageError, checkpoint_scope, checkpointed, current_run, memoized
 from oncemore.events import RollbackUndone, RolledBack
+from tests.processes import Script
 from tests.unit.pasts import both, content, flow, names, place, ran
 
 
@@ -171,15 +172,101 @@ def test_loops_go_on_where_they_were_at_the_rollback(store: str) -> None:
     assert body(3) == []
 
 
-def test_what_is_shared_between_runs_stays_when_one_is_rolled_back(store: str) -> None:
+def test_what_is_shared_between_runs_stays_when_one_is_rolled_back_and_is_no_longer_its_checkpoint(store: str) -> None:
     for _ in range(2):
         with checkpoint_scope("r", store=store) as run:
             add(1)
             common(1)
             add(2)
         if not run.resumed:
+            assert names(run.checkpoints) == ["add", "common", "add"]
             History(store).rollback("r", to="r:2")
+            assert names(run.checkpoints) == ["add"]
     assert ran(run) == ["add"]
+    History(store).undo_rollback("r")
+    assert names(run.checkpoints) == ["add", "common", "add"]
+
+
+OPEN = """
+import os, time
+from oncemore import UsageError, checkpoint_scope, checkpointed
+@checkpointed
+def work(n): return n
+with checkpoint_scope("r", store="store") as run:
+    for n in range(3): work(n)
+    run.checkpoint("three")
+    print("ready", flush=True)
+    while not os.path.exists("go"): time.sleep(0.01)
+    try:
+        run.rollback(to="r:2")
+    except UsageError as error:
+        print(error)
+    for n in range(3, 5): work(n)
+    print(*(c.name or c.result() for c in run.checkpoints))
+"""
+
+
+def test_a_run_that_another_process_has_open_is_not_rolled_back_behind_its_back(script: Script) -> None:
+    running = script.start(OPEN)
+    running.wait_for("ready")
+    history = History("store")
+    for deed in (lambda: history.rollback("r", to="r:2"), lambda: history.rollback("r", before="three")):
+        with pytest.raises(
+            UsageError, match=r"run r is open: .* Stop it first, or call run.rollback\(\).* or fork the run"
+        ):
+            deed()
+    with checkpoint_scope("r", store="store") as run:
+        with pytest.raises(UsageError, match="run r is open elsewhere, too: .* nothing that is done there would count"):
+            run.rollback(to="r:2")
+    history.fork("r", "child", at="r:2")
+    running.kill()
+    history.rollback("r", to="r:2")
+    assert [c.result() for c in history.run("r").checkpoints] == [0]
+    assert [c.result() for c in history.run("child").checkpoints] == [0]
+
+
+def test_the_only_process_that_has_a_run_open_rolls_it_back(script: Script) -> None:
+    running = script.start(OPEN)
+    running.wait_for("ready")
+    other = script.start(OPEN.replace("ready", "second ready"), name="other.py")
+    other.wait_for("second ready")
+    other.kill()
+    (script.folder / "go").touch()
+    assert running.finish(0).lines == ["ready", "0 3 4"]
+
+
+def test_an_undo_is_refused_while_the_run_is_open(store: str) -> None:
+    flow(store)
+    History(store).rollback("r", to="load")
+    with checkpoint_scope("r", store=store):
+        with pytest.raises(UsageError, match="run r is open"):
+            History(store).undo_rollback("r")
+    History(store).undo_rollback("r")
+
+
+WORKERS = """
+from concurrent.futures import ProcessPoolExecutor
+from oncemore import checkpoint_scope, checkpointed
+@checkpointed
+def work(n): return n
+if __name__ == "__main__":
+    with checkpoint_scope("r", store="store") as run, ProcessPoolExecutor(1) as pool:
+        list(pool.map(work, range(3)))
+        first = run.checkpoints[0].id
+        if not run.resumed:
+            run.rollback(to=first)
+        list(pool.map(work, range(3)))
+        print(len(run.checkpoints), sum(run.ran.values()))
+"""
+
+
+def test_workers_of_a_pool_go_along_when_their_run_is_rolled_back(script: Script) -> None:
+    assert script(WORKERS).lines == ["3 0"]
+    events = [type(event).__name__ for event in History("store").run("r").events()]
+    assert events.count("StepCompleted") == 5
+    script(name="script.py")
+    again = [type(event).__name__ for event in History("store").run("r").events()]
+    assert again.count("StepCompleted") == 5
 
 
 def test_either_to_or_before_has_to_be_said_and_has_to_be_there(store: str) -> None:

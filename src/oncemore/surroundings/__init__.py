@@ -38,6 +38,7 @@ class Moment:
         None  # digests of the state values that the step can change through its arguments, too
     )
     inside: list[Any] = field(default_factory=list[Any])
+    node: str = ""  # the key of its checkpoint
 
     def __post_init__(self) -> None:
         self.roots = Roots(self._root, loose=lambda name: name not in self.digests)

@@ -163,7 +163,7 @@ def _merged(moment: Moment, own: Effect | None, paths: _Paths) -> Effect:
 
 
 def _keep(found: Mapping[Name, str], paths: _Paths, moment: Moment, effect: Effect) -> None:
-    blobs = Blobs(moment.run.store)
+    blobs = Blobs(moment.run.store, moment.node)
     passed: set[str] = set()  # two patterns may lead to the same file
     for name, kind in found.items():
         path = paths.full(name)

@@ -1,0 +1,68 @@
+"""One call of a step, and what is to be kept of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from blake3 import blake3
+
+from .codec import Encoded, Naming
+from .fingerprint import Part
+
+
+class Node:
+    """One call of a step: the step's name, and the digests of its arguments and of its code."""
+
+    __slots__ = ("arguments", "code", "home", "key", "owner", "step")
+
+    def __init__(self, home: str, owner: str, step: str, arguments: str, code: str) -> None:
+        self.home, self.owner, self.step, self.arguments, self.code = home, owner, step, arguments, code
+        self.key = f"{home}{quote(step, safe='')}/{arguments}.{code}"
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.arguments}.{self.code}"
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for all attempts at this node, also after its code was mended; another for every other node."""
+        return blake3(f"{self.owner}/{quote(self.step, safe='')}/{self.arguments}".encode()).hexdigest(length=16)
+
+    @property
+    def id(self) -> str:
+        """What people see: enough to tell nodes of one step apart."""
+        return f"{self.step}-{self.arguments[:8]}"
+
+    def about(self) -> dict[str, Any]:
+        """What events say of it."""
+        return {"step": self.step, "node": self.id, "fingerprint": self.fingerprint}
+
+
+@dataclass
+class Kept:
+    """What is to be kept of a completed node.
+
+    `reads` are the state keys it depends on, `name` names objects that are the caller's own, `chunks` are a generator's items,
+    `once` says that an intent is to be removed with it.
+    """
+
+    value: object
+    meta: dict[str, Any]
+    code: Mapping[str, Part]
+    packages: Callable[[], Mapping[str, str]] = dict[str, str]
+    reads: Mapping[str, str] = field(default_factory=dict[str, str])
+    name: Naming | None = None
+    chunks: list[Encoded] | None = None
+    items: str = ""  # the beginning of the chunks' keys
+    snapshot: Encoded | None = None  # the run's state after the step, unless it is kept already
+    once: bool = False
+    blobs: list[str] = field(default_factory=list[str])  # the entries that hold the contents of its files
+
+
+def variant_key(key: str, reads: Mapping[str, str]) -> str:
+    """Where the checkpoint stands of a node that has read this of the state."""
+    return f"{key}@{blake3(json.dumps(reads, sort_keys=True).encode()).hexdigest(length=16)}"
