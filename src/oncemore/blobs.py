@@ -277,15 +277,18 @@ def release(store: Store, home: str, blobs: Iterable[str]) -> None:
 class Keeping(NamedTuple):
     store: Store
     note: Callable[[list[str]], object]  # is told the keys of all chunks that the checkpoint refers to
+    reading: bool  # somebody looks at the past: files stay as they are
 
 
 active: ContextVar[Keeping | None] = ContextVar("oncemore_blobs", default=None)
 
 
 @contextmanager
-def keeping(store: Store, note: Callable[[list[str]], object] = len) -> Generator[None, None, None]:
+def keeping(
+    store: Store, note: Callable[[list[str]], object] = len, *, reading: bool = False
+) -> Generator[None, None, None]:
     """While a checkpoint is made or read: a `File` inside goes to this store, or comes from it, by content."""
-    token = active.set(Keeping(store, note))
+    token = active.set(Keeping(store, note, reading))
     try:
         yield
     finally:

@@ -93,6 +93,13 @@ def run_id_of(key: str) -> str:
     return unquote(key.removeprefix("run/"))
 
 
+def sealed_as(key: str) -> str | None:
+    """Under which name an entry is signed: events under that of their log, marks not at all."""
+    if key.startswith("event/"):
+        return key[: key.rindex("/") + 1]
+    return None if key.startswith(("need/", "use/", "gone/")) or "/%/" in key else key
+
+
 def parse(key: str, data: Bytes) -> Record:
     """The record in an entry; IntegrityError if the entry cannot be trusted."""
     facts: dict[str, Any] = json.loads(bytes(unseal(data, key, secret())))

@@ -26,7 +26,7 @@ from .reshape import rollback
 from .retention import Policy, prune
 from .scribe import Scribe
 from .shelf import Kept, Node, Older, Shelf
-from .stores import Store, open_store
+from .stores import Store, default_target, open_store
 from .surroundings.rng import Generators
 from .surroundings.state import State
 
@@ -43,7 +43,7 @@ _PRUNE_EVERY = 32  # checkpoints
 
 def default_store() -> Store:
     """The store that `ONCEMORE_STORE` names, or `./.oncemore`."""
-    return open_store(os.environ.get("ONCEMORE_STORE") or "./.oncemore")
+    return open_store(default_target())
 
 
 def disabled() -> bool:
@@ -239,7 +239,7 @@ class Run(Past):
 
     def resolve(self, which: str, *, happened: bool, result: Any = None) -> None:
         """Say how a step with effect="once" ended that was cut off: by the node or the key that `UnknownOutcome` names."""
-        intents.resolve(self.shelf, which, happened, result)
+        intents.resolve((self.shelf, self.shared), which, happened, result)
 
     def checkpoint(
         self,
