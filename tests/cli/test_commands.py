@@ -431,7 +431,17 @@ def test_doctor_finds_a_store_that_cannot_be_opened(shell: Shell) -> None:
 def test_doctor_finds_a_record_that_was_altered(shell: Shell) -> None:
     sample()
     open_store("./.oncemore").commit(put={"run/broken": [b"x"]})
-    assert checks(shell, UNWELL)["runs"] == ("problem", "records that cannot be trusted: broken")
+    done = oncemore("doctor")
+    assert done.code == UNWELL
+    assert re.search("runs +problem +records that cannot be trusted: broken", done.out)
+
+
+def test_runs_that_cannot_be_trusted_are_not_left_out_silently(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample()
+    monkeypatch.setenv("ONCEMORE_KEY", "another secret of sixteen characters")
+    done = oncemore("runs")
+    assert done.out == ""
+    assert re.search(r"^oncemore: warning: .* left out \(4\): broken, mailing, nightly, trial$", done.err, re.MULTILINE)
 
 
 def test_doctor_leaves_nothing_behind(shell: Shell) -> None:
