@@ -77,7 +77,7 @@ def _version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
         ctx.exit()
 
 
-@click.group(cls=Program, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Program, epilog=_EPILOG, context_settings={"help_option_names": ["--help", "-h"]})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
 )
