@@ -171,8 +171,9 @@ def _missing_of_run(store: Store, run_id: str, keys: set[str]) -> list[Finding]:
         mark = f"need/{owner}/{record.uid}"
         if not _is_there(store, mark, keys):
             found.append(Finding("dangling", mark, "the mark is gone that keeps what this fork shares", run_id))
-    absent = _Absent(store, record)
-    for checkpoint in fold(store, run_id, record):
+    checkpoints = fold(store, run_id, record)
+    absent = _Absent(store, record)  # read after them: it knows at least as much
+    for checkpoint in checkpoints:
         if not _is_there(store, checkpoint.entry, keys) and not absent.result(checkpoint):
             said = f"the result of checkpoint {checkpoint.id} is gone"
             found.append(Finding("dangling", checkpoint.entry, said, run_id))

@@ -42,7 +42,9 @@ def sample() -> History:
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(SRC), "PYTHONWARNINGS": "default", "TERM": "xterm-256color", **more}
+    """That of a program to start. The size of its terminal is the terminal's, not that of the one the tests run on."""
+    mine = {name: value for name, value in os.environ.items() if name not in ("LINES", "COLUMNS")}
+    return {**mine, "PYTHONPATH": str(SRC), "PYTHONWARNINGS": "default", "TERM": "xterm-256color", **more}
 
 
 def oncemore(*arguments: str, timeout: float = 60, **more: Any) -> Finished:

@@ -239,6 +239,7 @@ def test_a_list_with_a_limit_reads_the_events_of_no_more_runs_than_it_shows(stor
     assert [run.status for run in listed] == ["killed"] * 3
     assert counting.kinds["run"] == 30
     assert counting.kinds["event"] == 2 * 3  # two that nobody has counted, of each
+    flow(store, "newest")
     assert len(History(store).runs(status="killed", limit=5)) == 5
     assert History(store).runs(status="failed", limit=5) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 
 from oncemore import File, History, checkpoint_scope, checkpointed
 from oncemore.retention import keep_last
+from oncemore.stores import Bytes
 from oncemore.verification import Verified
-from tests.unit.pasts import both, flow, keys, place
+from tests.unit.pasts import Counting, both, flow, keys, place
 
 
 @checkpointed
@@ -162,6 +164,34 @@ def test_progress_is_told_for_every_entry() -> None:
     told: list[tuple[int, int]] = []
     verified = full("store").verify(lambda done, total: told.append((done, total)))
     assert told == [(number, verified.entries) for number in range(1, verified.entries + 1)]
+
+
+class Meddling(Counting):
+    """A store in which a job prunes a run at the worst moment: after its events were read."""
+
+    meddled = False
+
+    def scan(self, prefix: str, **options: Any) -> Iterator[tuple[str, Bytes | None]]:
+        yield from super().scan(prefix, **options)
+        if (
+            not self.meddled
+            and "late" in History(self.inner).run_ids()
+            and prefix == History(self.inner).run("late").log
+        ):
+            self.meddled = True
+            History(self.inner).prune(keep_last(1), runs=["late"])
+
+
+def test_what_a_job_removes_meanwhile_is_not_missed() -> None:
+    store = Meddling(full("store").store)
+
+    def begin(done: int, total: int) -> None:
+        if done == total and "late" not in History("store").run_ids():
+            flow("store", "late")
+
+    verified = History(store).verify(begin)
+    assert store.meddled
+    assert verified.findings == ()
 
 
 def test_a_store_that_is_in_use_is_found_well() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -53,22 +51,13 @@ class Program(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             super().invoke(ctx)
-            sys.stdout.flush()  # now: at the end of the program nobody can say that the pipe is closed
         except BrokenPipeError:
-            _hush(sys.stdout)
             ctx.exit(UNHEARD)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
         except (OncemoreError, OSError) as error:
             click.echo(f"oncemore: {error}", err=True)
             ctx.exit(FAILED)
-
-
-def _hush(stream: Any) -> None:
-    """What is still in the stream's buffer goes nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
 
 
 def _version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:

@@ -119,7 +119,6 @@ def _styled(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterato
             table.add_column(
                 column.title,
                 justify="right" if column.number else "left",
-                no_wrap=not column.text,
                 overflow="fold",
                 width=exact,
             )
