@@ -53,9 +53,9 @@ class History:
     """What a store knows of its runs.
 
     >>> from oncemore import History, checkpoint_scope
-    >>> with checkpoint_scope("nightly", store="memory://doctest", workflow="etl"):
+    >>> with checkpoint_scope("nightly", store="memory://of-history", workflow="etl"):
     ...     pass
-    >>> history = History("memory://doctest")
+    >>> history = History("memory://of-history")
     >>> [(run.id, run.status) for run in history.runs(workflow="etl")]
     [('nightly', 'finished')]
     """
