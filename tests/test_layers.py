@@ -36,7 +36,7 @@ ORDER: list[set[str]] = [
     {"generators"},
     {"calls"},
     {"steps"},
-    {"archive", "exchange"},
+    {"archive", "exchange", "verification"},
     {"history"},
     {"rehearsal"},
     {FACE},
@@ -47,7 +47,7 @@ STORES = ORDER[0] | {"stores"}  # a store knows nothing of runs, pickles or Pyth
 
 HEAVY = {
     *("numpy", "pandas", "polars", "pyarrow", "joblib", "attr", "hypothesis", "pytest"),
-    *("psycopg", "redis", "obstore", "dask", "ray", "rich", "IPython"),
+    *("psycopg", "redis", "obstore", "dask", "ray", "rich", "click", "IPython"),
 }
 
 

@@ -22,7 +22,7 @@ from .blobs import used
 from .codec import Decoded, seal, unseal
 from .errors import IntegrityError, UsageError
 from .past import fold
-from .records import parse, record_key
+from .records import parse, record_key, sealed_as
 from .reshape import ever, owners
 from .secret import secret
 from .stores import Bytes, Frames, Hold, Store
@@ -42,7 +42,7 @@ def export(store: Store, path: str | os.PathLike[str], runs: Sequence[str]) -> N
     with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for key, data in _entries(store, runs):
             archive.writestr(f"entries/{len(listing)}", bytes(data))
-            listing.append({"key": key, "digest": blake3(data).hexdigest(), "sealed_as": _sealed_as(key)})
+            listing.append({"key": key, "digest": blake3(data).hexdigest(), "sealed_as": sealed_as(key)})
         manifest = json.dumps({"format": FORMAT, "runs": list(runs), "entries": listing}).encode()
         archive.writestr("manifest.json", manifest)
         archive.writestr("signature", b"".join(seal([blake3(manifest).digest()], _SIGNED_AS, secret())))
@@ -95,13 +95,6 @@ def _shared_parts(store: Store, entry: str) -> list[str]:
     data = store.get(entry)
     meta = {} if data is None else Decoded(data, key=entry, secret=secret()).meta
     return [entry.partition("@")[0], *([meta["items"]] if "items" in meta else [])]
-
-
-def _sealed_as(key: str) -> str | None:
-    """Under which name an entry is signed: events under that of their log, marks not at all."""
-    if key.startswith("event/"):
-        return key[: key.rindex("/") + 1]
-    return None if key.startswith(("need/", "use/")) or "/%/" in key else key
 
 
 def import_(store: Store, path: str | os.PathLike[str], *, trust: bool = False) -> list[str]:

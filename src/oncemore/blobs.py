@@ -336,15 +336,18 @@ class Keeping(NamedTuple):
     store: Store
     note: Callable[[list[str]], object]  # is told the keys of all chunks that the checkpoint refers to
     node: str  # whose checkpoint it is
+    reading: bool  # somebody looks at the past: files stay as they are
 
 
 active: ContextVar[Keeping | None] = ContextVar("oncemore_blobs", default=None)
 
 
 @contextmanager
-def keeping(store: Store, note: Callable[[list[str]], object] = len, node: str = "") -> Generator[None, None, None]:
+def keeping(
+    store: Store, note: Callable[[list[str]], object] = len, node: str = "", *, reading: bool = False
+) -> Generator[None, None, None]:
     """While a checkpoint is made or read: a `File` inside goes to this store, or comes from it, by content."""
-    token = active.set(Keeping(store, note, node))
+    token = active.set(Keeping(store, note, node, reading))
     try:
         yield
     finally:

@@ -30,7 +30,7 @@ class File:
 
     def __init__(self, path: PathLike) -> None:
         self._path = os.fspath(path)
-        self._source: tuple[Blobs, Kept] | None = None  # where its content is if it could not be put back
+        self._source: tuple[Blobs, Kept] | None = None  # where its content is if it was not put back
 
     @property
     def path(self) -> Path:
@@ -84,8 +84,14 @@ class File:
 
 
 def _recalled(path: str, kept: Kept) -> File:
-    """A result again, at its path if that can be; a damaged chunk is an error, so that the step runs again."""
-    file, blobs = File(path), source()
+    """A result again, at its path if that can be; a damaged chunk is an error, so that the step runs again.
+
+    Who only looks at the past (`Checkpoint.result`) gets the content, and the file at the path stays as it is.
+    """
+    file, blobs, now = File(path), source(), active.get()
+    if now is not None and now.reading:
+        file._source = blobs, kept
+        return file
     try:
         put_back(os.path.abspath(path), kept, blobs)
     except StoreError:

@@ -6,14 +6,19 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import islice
 from typing import Any, Union
 
-from . import archive, events, exchange, records, reshape
+from . import archive, events, exchange, intents, records, reshape, verification
+from .errors import UsageError
+from .intents import Unknown
 from .opening import default_store
 from .past import Past, When, aware, count
-from .records import Record
+from .records import Record, record_key
 from .retention import Policy, Pruned, give_back, prune
+from .shelf import Shelf
 from .stores import Store, open_store
+from .verification import Progress, Verified
 
 StoreLike = Union[str, "os.PathLike[str]", Store]
 
@@ -45,9 +50,9 @@ class History:
     """What a store knows of its runs.
 
     >>> from oncemore import History, checkpoint_scope
-    >>> with checkpoint_scope("nightly", store="memory://doctest", workflow="etl"):
+    >>> with checkpoint_scope("nightly", store="memory://of-history", workflow="etl"):
     ...     pass
-    >>> history = History("memory://doctest")
+    >>> history = History("memory://of-history")
     >>> [(run.id, run.status) for run in history.runs(workflow="etl")]
     [('nightly', 'finished')]
     """
@@ -56,25 +61,31 @@ class History:
         self.store = default_store() if store is None else open_store(store)
 
     def runs(
-        self, *, workflow: str | None = None, status: str | None = None, since: When | None = None
+        self,
+        *,
+        workflow: str | None = None,
+        status: str | None = None,
+        since: When | None = None,
+        limit: int | None = None,
     ) -> list[RunRecord]:
-        """The runs, those updated last first."""
+        """The runs, those updated last first, at most `limit`. Of those that are not listed only the record is read."""
         found = [
-            self._listed(run_id, record)
+            (run_id, record)
             for run_id, record in records.scan(self.store)
             if (workflow is None or record.workflow == workflow)
             and (since is None or record.updated >= aware(since).timestamp())
         ]
-        found.sort(key=lambda run: run.updated, reverse=True)
-        return [run for run in found if status is None or run.status == status]
+        found.sort(key=lambda run: run[1].updated, reverse=True)
+        states = ((run_id, record, records.status(self.store, record)) for run_id, record in found)
+        return [self._listed(*run) for run in islice((r for r in states if status in (None, r[2])), limit)]
 
-    def _listed(self, run_id: str, record: Record) -> RunRecord:
+    def _listed(self, run_id: str, record: Record, status: str) -> RunRecord:
         if record.open:  # it runs, or was killed: nobody has counted yet
             count(self.store, run_id, record)
         return RunRecord(
             id=run_id,
             workflow=record.workflow,
-            status=records.status(self.store, record),
+            status=status,
             started=datetime.fromtimestamp(record.created, timezone.utc),
             updated=datetime.fromtimestamp(record.updated, timezone.utc),
             attempts=record.attempts,
@@ -86,6 +97,10 @@ class History:
     def run(self, run_id: str) -> PastRun:
         """One run, to read."""
         return PastRun(run_id, self.store)
+
+    def run_ids(self, start: str = "", limit: int | None = None) -> list[str]:
+        """The ids that begin with `start`, in alphabetical order. No record is read."""
+        return [records.run_id_of(key) for key, _ in self.store.scan(record_key(start), limit=limit, most=0)]
 
     def delete(self, run_id: str) -> None:
         """Remove a run. What forks of it need stays."""
@@ -116,6 +131,32 @@ class History:
         target = self.run(run_id).checkpoints.find(checkpoint)
         fact = events.CheckpointPinned(checkpoint=target.number, pinned=pinned)
         self.store.commit(append={target.log: [records.signed(target.log, fact)]})
+
+    def unknown_outcomes(self, run_id: str) -> list[Unknown]:
+        """The steps with effect="once" that were cut off: whether their effects took place is for you to find out."""
+        return [found for shelf in self._shelves(run_id) for found in intents.unknown(shelf)]
+
+    def resolve(self, run_id: str, which: str, *, happened: bool, result: Any = None) -> None:
+        """Say how a step with effect="once" ended that was cut off, by its node or key; see `Run.resolve`."""
+        own, shared = self._shelves(run_id)
+        theirs = any(which in (found.key, found.node) for found in intents.unknown(shared))
+        running = self.runs(status="running") if theirs else [run_id] * (self.run(run_id).status == "running")
+        if running:  # the step may be under way
+            raise UsageError(f"answer for {which} when nothing runs that may be at it; there is {running[0]}")
+        intents.resolve((own, shared), which, happened, result)
+
+    def _shelves(self, run_id: str) -> tuple[Shelf, Shelf]:
+        """Where intents stand: those of the run, and those of steps that runs share."""
+        record = records.read(self.store, run_id)
+        own = Shelf(self.store, record.uid, record.generations[-1].home, record.log)
+        return own, Shelf(self.store, "shared", "shared/", None)
+
+    def verify(self, progress: Progress | None = None) -> Verified:
+        """Check the signature of every entry, and whether all is there that runs refer to. Changes nothing.
+
+        `progress` is called with the number of entries checked, and of all.
+        """
+        return verification.verify(self.store, progress)
 
     def prune(self, policy: Policy, *, runs: Sequence[str] | None = None, dry_run: bool = False) -> Pruned:
         """Remove the checkpoints that `policy` does not keep, run by run. Says what went, or with `dry_run` what would go."""

@@ -8,14 +8,15 @@ and asks. `resolve` answers: it did not, run it; or it did, and this was the res
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from .codec import Decoded
 from .errors import UnknownOutcome, UsageError
 from .nodes import Node
 from .shelf import Shelf
-
-_MISSING = object()
 
 
 def begin(shelf: Shelf, node: Node) -> Decoded | None:
@@ -37,9 +38,9 @@ def withdraw(shelf: Shelf, node: Node) -> None:
     shelf.remove(shelf.intent_key(node.idempotency_key))
 
 
-def resolve(shelf: Shelf, which: str, happened: bool, result: Any) -> None:
+def resolve(shelves: Sequence[Shelf], which: str, happened: bool, result: Any) -> None:
     """Answer for the intent with that idempotency key or node id."""
-    for key, found in shelf.intents():
+    for shelf, key, found in ((each, *intent) for each in shelves for intent in each.intents()):
         if found.meta.get("settled") or which not in (key.rpartition("/")[2], found.meta["node"]):
             continue
         if happened:
@@ -48,3 +49,21 @@ def resolve(shelf: Shelf, which: str, happened: bool, result: Any) -> None:
             shelf.remove(key)
         return
     raise UsageError(f"this run has no unknown outcome called {which!r}; UnknownOutcome names them by node and key")
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A step with effect="once" that was begun and never completed."""
+
+    node: str
+    key: str
+    begun: datetime
+
+
+def unknown(shelf: Shelf) -> list[Unknown]:
+    """Those that nobody has answered for."""
+    return [
+        Unknown(found.meta["node"], key.rpartition("/")[2], datetime.fromtimestamp(found.meta["time"], timezone.utc))
+        for key, found in shelf.intents()
+        if not found.meta.get("settled")
+    ]

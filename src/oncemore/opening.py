@@ -13,7 +13,7 @@ from .errors import IntegrityError, StoreError, warn
 from .events import Event, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted
 from .fingerprint.shown import is_secret, masked
 from .records import Record, record_key, sealed, signed
-from .stores import Bytes, Hold, Store, open_store
+from .stores import Bytes, Hold, Store, default_target, open_store
 
 if TYPE_CHECKING:
     from .runs import Run
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def default_store() -> Store:
     """The store that `ONCEMORE_STORE` names, or `./.oncemore`."""
-    return open_store(os.environ.get("ONCEMORE_STORE") or "./.oncemore")
+    return open_store(default_target())
 
 
 def disabled() -> bool:

@@ -72,12 +72,12 @@ class Checkpoint:
         for number in range(entry.meta["chunks"]):
             chunk = self._read(f"{entry.meta['items']}{number:08x}")
             for pickled in self._load(chunk):
-                with keeping(self._store):
+                with keeping(self._store, reading=True):
                     item, _ = loads(pickled, chunk.meta.get("main", ""), CallersOwn._make)
                 yield item
 
     def _load(self, entry: Decoded) -> Any:
-        with keeping(self._store):
+        with keeping(self._store, reading=True):
             return entry.load(CallersOwn._make)
 
     def _read(self, key: str) -> Decoded:
@@ -95,6 +95,17 @@ class Checkpoint:
     def node_key(self) -> str:
         """The same for all checkpoints of a node, whatever state they read."""
         return self.place.partition("@")[0]
+
+    def proof(self) -> tuple[str, int]:
+        """The key of what is kept (the result; of one made by name the state) and its size, its signature verified just now."""
+        key = self.entry or self.snapshot
+        if not key:
+            raise NotRecorded(f"checkpoint {self.id} was made by name while the run had no state")
+        data = self._store.get(key)
+        if data is None:
+            raise NotRecorded(f"checkpoint {self.id}: {key} was removed")
+        Decoded(data, key=key, secret=secret())
+        return key, len(data)
 
     def meta(self) -> dict[str, Any]:
         """What was noted of the step with its result; nothing for a checkpoint that is no step's."""

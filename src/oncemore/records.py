@@ -108,6 +108,13 @@ def run_id_of(key: str) -> str:
     return unquote(key.removeprefix("run/"))
 
 
+def sealed_as(key: str) -> str | None:
+    """Under which name an entry is signed: events under that of their log, marks not at all."""
+    if key.startswith("event/"):
+        return key[: key.rindex("/") + 1]
+    return None if key.startswith(("need/", "use/", "gone/", "pending/")) or "/%/" in key else key
+
+
 def parse(key: str, data: Bytes) -> Record:
     """The record in an entry; IntegrityError if the entry cannot be trusted."""
     facts: dict[str, Any] = json.loads(bytes(unseal(data, key, secret())))
@@ -132,12 +139,18 @@ def read(store: Store, run_id: str) -> Record:
 
 
 def scan(store: Store) -> Iterator[tuple[str, Record]]:
-    """All runs of a store. A damaged record is passed over; opening that run tells."""
+    """All runs of a store. Those whose records cannot be trusted are left out, with a warning."""
+    damaged: list[str] = []
     for key, data in store.scan("run/"):
         try:
             yield run_id_of(key), parse(key, data or b"")
         except IntegrityError:
-            continue
+            damaged.append(run_id_of(key))
+    if damaged:
+        told = ", ".join(damaged[:5]) + (" ..." if len(damaged) > 5 else "")
+        warn(
+            f"runs of {store.url} that were altered or signed with another secret are left out ({len(damaged)}): {told}"
+        )
 
 
 def change(

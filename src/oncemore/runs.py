@@ -238,7 +238,7 @@ class Run(Past):
 
     def resolve(self, which: str, *, happened: bool, result: Any = None) -> None:
         """Say how a step with effect="once" ended that was cut off: by the node or the key that `UnknownOutcome` names."""
-        intents.resolve(self.shelf, which, happened, result)
+        intents.resolve((self.shelf, self.shared), which, happened, result)
 
     def checkpoint(
         self,

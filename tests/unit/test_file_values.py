@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oncemore import CheckpointWarning, File, Run, checkpoint_scope, checkpointed, open_store
+from oncemore import CheckpointWarning, File, History, Run, checkpoint_scope, checkpointed, open_store
 from oncemore.blobs import CHUNK
 from tests.processes import Script
 
@@ -284,3 +284,24 @@ def test_a_checkpoint_tells_which_chunks_it_needs() -> None:
         ]
     assert sorted(len(keys) for keys in needed) == [1, 2]
     assert sorted(key for keys in needed for key in keys) == chunks()
+
+
+def test_looking_at_a_result_leaves_the_file_on_disk_as_it_is(tmp_path: Path) -> None:
+    """`Checkpoint.result` reads the past; only a skipped step puts files back."""
+    path = tmp_path / "report.txt"
+
+    @checkpointed
+    def write() -> File:
+        path.write_text("as it was kept")
+        return File(path)
+
+    with checkpoint_scope("r", store="store"):
+        write()
+    path.write_text("edited since")
+    (checkpoint,) = History("store").run("r").checkpoints
+    result = checkpoint.result()
+    assert result.read_text() == "as it was kept"
+    assert path.read_text() == "edited since"
+    path.unlink()
+    History("store").export_json("runs.json")
+    assert not path.exists()

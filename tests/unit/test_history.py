@@ -7,7 +7,18 @@ from datetime import datetime, timezone
 
 import pytest
 
-from oncemore import History, UsageError, checkpoint_scope, checkpointed, current_run, fork
+from oncemore import (
+    CheckpointWarning,
+    History,
+    UsageError,
+    checkpoint_scope,
+    checkpointed,
+    current_run,
+    events,
+    fork,
+    open_store,
+    records,
+)
 from oncemore.events import RunRenamed
 from oncemore.retention import keep_last
 from tests.processes import Script
@@ -272,4 +283,35 @@ def test_a_damaged_record_does_not_hide_the_other_runs(store: str) -> None:
     flow(store, "b")
     opened = History(store).store
     opened.commit(put={"run/a": [b"nonsense"]})
-    assert [run.id for run in History(store).runs()] == ["b"]
+    with pytest.warns(CheckpointWarning, match=r"signed with another secret are left out \(1\): a"):
+        assert [run.id for run in History(store).runs()] == ["b"]
+
+
+def _left_open(record: records.Record) -> list[events.Event]:
+    """As a scope leaves it that was killed."""
+    record.open, record.ending = ["0000"], ""
+    return [events.RunResumed()]
+
+
+def test_a_list_with_a_limit_reads_the_events_of_no_more_runs_than_it_shows(store: str) -> None:
+    for number in range(30):
+        flow(store, f"r{number:02}")
+        records.change(open_store(store), f"r{number:02}", _left_open)
+    counting = Counting(store)
+    listed = History(counting).runs(limit=3)
+    assert [run.id for run in listed] == ["r29", "r28", "r27"]
+    assert [run.status for run in listed] == ["killed"] * 3
+    assert counting.kinds["run"] == 30
+    assert counting.kinds["event"] == 2 * 3  # two that nobody has counted, of each
+    flow(store, "newest")
+    assert len(History(store).runs(status="killed", limit=5)) == 5
+    assert History(store).runs(status="failed", limit=5) == []
+
+
+def test_ids_are_listed_without_reading_records(store: str) -> None:
+    for run_id in ("b", "a/1", "a 2", "a"):
+        flow(store, run_id)
+    history = History(store)
+    assert history.run_ids() == ["a", "a 2", "a/1", "b"]
+    assert history.run_ids("a ") == ["a 2"]
+    assert history.run_ids("a", limit=2) == ["a", "a 2"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oncemore import Run, UnknownOutcome, UsageError, checkpoint_scope, checkpointed, idempotency_key
+from oncemore import History, Run, UnknownOutcome, UsageError, checkpoint_scope, checkpointed, idempotency_key
 from tests.processes import Script
 from tests.unit.again import scope
 
@@ -371,3 +371,60 @@ def test_outside_of_a_scope_it_just_runs(tmp_path: Path) -> None:
 
     assert pay() == "paid"
     assert list(tmp_path.iterdir()) == []
+
+
+# -- from outside
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_an_unknown_outcome_is_listed_and_answered_for_from_outside(share: bool) -> None:
+    """Ctrl-C inside the body: nobody knows."""
+    ran: list[str] = []
+
+    @checkpointed(effect="once", share=share)
+    def pay(invoice: str) -> str:
+        ran.append(invoice)
+        raise KeyboardInterrupt
+
+    def attempt() -> str:
+        with checkpoint_scope("bill", store="store"):
+            return pay("a")
+
+    with pytest.raises(KeyboardInterrupt):
+        attempt()
+    history = History("store")
+    (unknown,) = history.unknown_outcomes("bill")
+    assert unknown.node.startswith("pay-") or unknown.node.rpartition(".")[2].startswith("pay-")
+    with pytest.raises(UnknownOutcome):
+        attempt()
+    with pytest.raises(UsageError, match="no unknown outcome called 'pya'"):
+        history.resolve("bill", "pya", happened=False)
+    history.resolve("bill", unknown.node, happened=True, result="receipt")
+    assert history.unknown_outcomes("bill") == []
+    assert attempt() == "receipt"
+    assert ran == ["a"]
+
+
+def test_nobody_answers_for_a_step_that_may_be_under_way() -> None:
+    @checkpointed(effect="once")
+    def pay(invoice: str) -> str:
+        (unknown,) = History("store").unknown_outcomes("bill")
+        with pytest.raises(UsageError, match="when nothing runs"):
+            History("store").resolve("bill", unknown.key, happened=False)
+        return "paid"
+
+    with checkpoint_scope("bill", store="store"):
+        assert pay("a") == "paid"
+
+
+def test_a_shared_step_is_answered_for_in_the_run_that_asked() -> None:
+    @checkpointed(effect="once", share=True)
+    def pay(invoice: str) -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), checkpoint_scope("bill", store="store"):
+        pay("a")
+    (unknown,) = History("store").unknown_outcomes("bill")
+    with checkpoint_scope("bill", store="store") as run:
+        run.resolve(unknown.key, happened=True, result=5)
+        assert pay("a") == 5

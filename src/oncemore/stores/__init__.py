@@ -93,10 +93,30 @@ def open_store(target: str | os.PathLike[str] | Store) -> Store:
     """
     if isinstance(target, Store):
         return target
+    module, opener, url = _found(target)
+    return cast("Callable[[str], Store]", getattr(import_module(module), opener))(url)
+
+
+def default_target() -> str:
+    """The path or URL of the store that is meant if none is named."""
+    return os.environ.get("ONCEMORE_STORE") or "./.oncemore"
+
+
+def store_exists(target: str | os.PathLike[str] | Store) -> bool:
+    """Whether there is a store at a path or URL by now: `open_store` would make one where there is none."""
+    if isinstance(target, Store):
+        return True
+    module, _, url = _found(target)
+    exists: Callable[[str], bool] | None = getattr(import_module(module), "exists", None)
+    return exists is None or exists(url)
+
+
+def _found(target: str | os.PathLike[str]) -> tuple[str, str, str]:
+    """The module of the store at a path or URL, the name of its opener, and the URL."""
     found = None if isinstance(target, os.PathLike) else _SCHEME.match(target)
     if found is None:
-        return _opener("disk")(_disk_url(os.fspath(target)))
-    return _opener(found[1].lower())(cast(str, target))
+        return *_opener("disk"), _disk_url(os.fspath(target))
+    return *_opener(found[1].lower()), cast(str, target)
 
 
 def _disk_url(path: str) -> str:
@@ -106,11 +126,11 @@ def _disk_url(path: str) -> str:
     return "disk:///" + quote(os.fsencode(absolute.lstrip("/")))  # as bytes: a path need not be valid text
 
 
-def _opener(scheme: str) -> Callable[[str], Store]:
+def _opener(scheme: str) -> tuple[str, str]:
     if scheme not in _SCHEMES:
         known = ", ".join(f"{name}:" for name in _SCHEMES)
         if scheme in _PLANNED:
             raise UsageError(f"{scheme}: stores are not in this version; known are {known} and plain paths")
         raise UsageError(f"{scheme}: is no known kind of store; known are {known} (a path: write ./{scheme}:...)")
     module, _, name = _SCHEMES[scheme].partition(":")
-    return cast("Callable[[str], Store]", getattr(import_module(module), name))
+    return module, name

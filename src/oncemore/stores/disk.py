@@ -13,7 +13,7 @@ from typing import Literal, cast
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 from weakref import WeakValueDictionary
 
-from diskcache.core import MODE_RAW
+from diskcache.core import DBNAME, MODE_RAW
 
 from ..errors import IntegrityError, StoreError, UsageError
 from . import Bytes, Frames, Hold, Store, open_store
@@ -21,7 +21,7 @@ from .database import Database, fetch, opening
 from .filesystem import describe, network_file_system
 from .keys import above_prefix, first_key
 from .locks import lock_file
-from .maintenance import Maintenance, maintain, shrink
+from .maintenance import Maintenance, maintain, orphans, shrink
 from .transaction import CHUNK, COLUMNS, SELECT, Change
 from .values import Row
 
@@ -136,6 +136,10 @@ class DiskStore:
         self._database.require_writable()
         return maintain(self._database, older_than)
 
+    def orphans(self, *, older_than: float = 600.0) -> list[str]:
+        """The names of the files that `maintain` would remove. Changes nothing."""
+        return orphans(self._database, older_than)
+
     def shrink(self) -> None:
         """Give the space of removed entries back to the file system. Reads no entries."""
         self._database.require_writable()
@@ -192,8 +196,8 @@ def real_path(path: str | os.PathLike[str]) -> str:
 _open: WeakValueDictionary[tuple[str, str, bool], DiskStore] = WeakValueDictionary()
 
 
-def open_url(url: str) -> DiskStore:
-    """The store at a `disk:` URL; the same one for the same place and options in this process."""
+def _parsed(url: str) -> tuple[str, str, bool]:
+    """Where the store at a `disk:` URL is, and its options."""
     place, _, query = url.partition(":")[2].partition("?")
     if place.startswith("//"):
         place = place[2:]
@@ -203,11 +207,21 @@ def open_url(url: str) -> DiskStore:
     durable, network = options.pop("durable", "process"), options.pop("network", "refuse")
     if options or durable not in _DURABLE or network not in ("allow", "refuse"):
         raise UsageError(f"{url!r}: known options are durable=process or power, network=allow or refuse")
-    path = real_path(os.fsdecode(unquote_to_bytes(place)))
+    return real_path(os.fsdecode(unquote_to_bytes(place))), durable, network == "allow"
+
+
+def open_url(url: str) -> DiskStore:
+    """The store at a `disk:` URL; the same one for the same place and options in this process."""
+    path, durable, network = _parsed(url)
     with opening:
-        store = _open.get((path, durable, network == "allow"))
+        store = _open.get((path, durable, network))
         if store is not None:
             return store._reopened()
-        store = DiskStore(path, durable=_DURABLE[durable], allow_network_filesystem=network == "allow")
-        _open[path, durable, network == "allow"] = store
+        store = DiskStore(path, durable=_DURABLE[durable], allow_network_filesystem=network)
+        _open[path, durable, network] = store
         return store
+
+
+def exists(url: str) -> bool:
+    """Whether there is a store at a `disk:` URL by now."""
+    return os.path.lexists(os.path.join(_parsed(url)[0], DBNAME))

@@ -38,13 +38,18 @@ def describe(error: OSError, doing: str, path: str) -> StoreError:
     return StoreError(f"could not {doing} the store {path}: {cause} ({remedy})")
 
 
-def network_file_system(path: str, mounts: str = "/proc/self/mountinfo") -> str | None:
-    """The type of the network file system that `path` is on, or None when it is local or cannot be told."""
+def file_system(path: str, mounts: str = "/proc/self/mountinfo") -> str | None:
+    """The type of the file system that `path` is on, or None where that cannot be told."""
     try:
         with open(mounts, encoding="utf-8", errors="surrogateescape") as lines:
-            kind = _type_at(os.path.realpath(path), lines.read())
+            return _type_at(os.path.realpath(path), lines.read())
     except OSError:  # not Linux, or no /proc
         return None
+
+
+def network_file_system(path: str, mounts: str = "/proc/self/mountinfo") -> str | None:
+    """The type of the network file system that `path` is on, or None when it is local or cannot be told."""
+    kind = file_system(path, mounts)
     return kind if kind in NETWORK_FILE_SYSTEMS else None
 
 

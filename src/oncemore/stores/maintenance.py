@@ -46,6 +46,22 @@ def maintain(database: Database, older_than: float) -> Maintenance:
     return Maintenance(len(sizes), freed, damaged)
 
 
+def orphans(database: Database, older_than: float) -> list[str]:
+    """See `DiskStore.orphans`."""
+    folder = os.path.dirname(database.path)
+    candidates = list(_old_files(folder, database.values, time.time() - older_than))
+    found: list[str] = []
+    for start in range(0, len(candidates), CHUNK):
+        found += database.use("read", _without_row, candidates[start : start + CHUNK])
+    return sorted(name for name in found if os.path.lexists(os.path.join(folder, name)))  # not removed meanwhile
+
+
+def _without_row(connection: sqlite3.Connection, names: Sequence[str]) -> set[str]:
+    marks = ",".join("?" * len(names))
+    rows = fetch(connection, f"SELECT filename FROM Cache WHERE filename IN ({marks})", names)
+    return set(names) - {name for (name,) in rows}
+
+
 def _old_files(folder: str, values: BytesDisk, limit: float) -> Iterator[str]:
     """The names, relative to the store, of files that some process wrote and may have abandoned."""
     for entry in os.scandir(folder):
@@ -66,9 +82,7 @@ def _remove_orphans(connection: sqlite3.Connection, folder: str, names: Sequence
     # A commit that names one of these either has its row in by now, or looks for its file after we are done.
     try:
         connection.execute("BEGIN IMMEDIATE")
-        marks = ",".join("?" * len(names))
-        rows = connection.execute(f"SELECT filename FROM Cache WHERE filename IN ({marks})", names)
-        for name in set(names) - {name for (name,) in rows}:
+        for name in _without_row(connection, names):
             with contextlib.suppress(OSError):
                 path = os.path.join(folder, name)
                 size = os.lstat(path).st_size

@@ -1,0 +1,99 @@
+"""The program: its commands, and what becomes of errors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from .. import OncemoreError
+from . import checking, completion, doctor, keeping, listing, moving, reshaping, values
+from .codes import DONE, FAILED, INTERRUPTED, MEANINGS, UNHEARD
+from .names import alike
+from .output import version_of
+
+_COMMANDS: list[click.Command] = [
+    listing.runs,
+    listing.show,
+    listing.events,
+    values.get,
+    reshaping.rollback,
+    reshaping.fork,
+    reshaping.rename,
+    reshaping.pin,
+    reshaping.resolve,
+    keeping.rm,
+    keeping.prune,
+    moving.export,
+    moving.import_,
+    checking.verify,
+    doctor.doctor,
+    completion.completion,
+]
+_EPILOG = "\b\nExit codes:\n" + "\n".join(f"{code:5}  {meaning}" for code, meaning in MEANINGS.items())
+
+
+class Program(click.Group):
+    """A group that lists its commands in the order of their use, and knows names that are nearly right."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            raise click.UsageError(f"There is no command {args[0]!r}.{alike(args[0], self.commands)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            super().invoke(ctx)
+        except BrokenPipeError:
+            ctx.exit(UNHEARD)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except (OncemoreError, OSError) as error:
+            click.echo(f"oncemore: {error}", err=True)
+            ctx.exit(FAILED)
+
+
+def _version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        click.echo(f"oncemore {version_of('oncemore')}")
+        ctx.exit()
+
+
+@click.group(cls=Program, epilog=_EPILOG, context_settings={"help_option_names": ["--help", "-h"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
+)
+def program() -> None:
+    """What a store knows of its runs: read it, reshape it, check it.
+
+    The store is the one of --store, else of ONCEMORE_STORE, else ./.oncemore. Every command can be used while jobs run.
+    """
+
+
+for _command in _COMMANDS:
+    program.add_command(_command)
+
+
+def run(arguments: Sequence[str] | None) -> int:
+    """Run one command; the exit code."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _warn
+        try:
+            code = program.main(arguments, prog_name="oncemore", standalone_mode=False)
+        except click.ClickException as error:
+            error.show()
+            return error.exit_code
+        except click.Abort:
+            return INTERRUPTED
+        return code if isinstance(code, int) else DONE
+
+
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    click.echo(f"oncemore: warning: {message}", err=True)

@@ -1,0 +1,151 @@
+"""`doctor`: whether oncemore can work here, and what may stand in its way."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import click
+
+from .. import History, OncemoreError
+from ..secret import key_file
+from ..stores import Store, default_target, open_store, store_exists
+from ..stores.disk import DiskStore
+from ..stores.filesystem import NETWORK_FILE_SYSTEMS, file_system
+from ..verification import Littered
+from . import options
+from .codes import UNWELL
+from .output import Column, plural, print_json, print_tables, size, version_of
+
+_PACKAGES = ("blake3", "cloudpickle", "diskcache", "wrapt", "zstandard", "click", "rich")
+_LITTLE = 1 << 30  # bytes free
+_CHECKS = (Column("check"), Column("is"), Column("what", text=True))
+
+
+class Check(NamedTuple):
+    """One thing that was looked at: ok, a note, or a problem."""
+
+    name: str
+    state: str
+    said: str
+
+
+@click.command()
+@options.reading
+@click.pass_context
+def doctor(ctx: click.Context, store: str | None, as_json: bool) -> None:
+    """Check whether oncemore can work here.
+
+    Looks at the secret, the store, its permissions, its file system, free space, open runs and versions.
+    """
+    checks = [*_secret(), *_store(store or default_target()), *_versions()]
+    if as_json:
+        print_json([check._asdict() for check in checks])
+    else:
+        print_tables((_CHECKS, checks))
+    ctx.exit(UNWELL if any(check.state == "problem" for check in checks) else 0)
+
+
+def _secret() -> Iterator[Check]:
+    if os.environ.get("ONCEMORE_KEY"):
+        short = len(os.environ["ONCEMORE_KEY"]) < 16
+        yield Check(
+            "secret", "note" if short else "ok", "in ONCEMORE_KEY" + (", and short: easy to guess" if short else "")
+        )
+        return
+    path = key_file()
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        yield Check("secret", "note", f"none yet: {path} is made when the first checkpoint is")
+        return
+    except OSError as error:
+        yield Check("secret", "problem", f"{path} cannot be read: {error.strerror}")
+        return
+    if found.st_mode & 0o077:
+        yield Check("secret", "problem", f"others can read {path} ({found.st_mode & 0o777:03o}): chmod 600 {path}")
+    elif found.st_size < 32:
+        yield Check("secret", "problem", f"{path} is cut short: put it back from a copy")
+    elif not os.access(path, os.R_OK):
+        yield Check("secret", "problem", f"{path} cannot be read by you")
+    else:
+        yield Check("secret", "ok", f"in {path}, for your eyes only")
+
+
+def _store(target: str) -> Iterator[Check]:
+    try:
+        if not store_exists(target):
+            yield Check("store", "note", f"none yet: {target} is made by the first run that uses it")
+            return
+        store = open_store(target)
+        yield Check("store", "ok", store.url)
+        yield from _entries(store)
+    except OncemoreError as error:
+        yield Check("store", "problem", str(error))
+        return
+    yield _written(store)
+    if isinstance(store, DiskStore):
+        yield from _folder(store.path)
+
+
+def _entries(store: Store) -> Iterator[Check]:
+    """What is in it."""
+    runs = History(store).runs()
+    damaged = set(History(store).run_ids()) - {run.id for run in runs}
+    told = ", ".join(sorted(damaged)[:5])
+    yield Check(
+        "runs",
+        "problem" if damaged else "ok",
+        f"records that cannot be trusted: {told}" if damaged else f"{len(runs):,}",
+    )
+    running = [run.id for run in runs if run.status == "running"]
+    killed = [run.id for run in runs if run.status == "killed"]
+    yield Check("running", "ok", ", ".join(running[:5]) + (" ..." if len(running) > 5 else "") if running else "none")
+    if killed:
+        yield Check("killed", "note", f"{plural(len(killed), 'run')} to start again: {', '.join(killed[:5])}")
+    files = store.orphans() if isinstance(store, Littered) else []
+    tidy = "open_store(...).maintain() in Python removes them"
+    yield Check(
+        "files", "note" if files else "ok", f"{plural(len(files), 'orphan')}: {tidy}" if files else "no orphans"
+    )
+
+
+def _written(store: Store) -> Check:
+    """Write something and remove it again."""
+    key = f"doctor/{secrets.token_hex(8)}"
+    try:
+        store.commit(put={key: [b"1"]})
+        store.commit(delete=[key])
+    except OncemoreError as error:
+        return Check("writable", "problem", str(error))
+    return Check("writable", "ok", "yes")
+
+
+def _folder(path: str) -> Iterator[Check]:
+    """A store on disk: who can read it, where it is, and how much room there is."""
+    mode = os.stat(path).st_mode & 0o777
+    yield Check(
+        "permissions",
+        "note" if mode & 0o077 else "ok",
+        f"{mode:03o}" + (": others can read it" if mode & 0o077 else ""),
+    )
+    kind = file_system(path)
+    bad = kind in NETWORK_FILE_SYSTEMS
+    warning = ": a network file system, where only one machine may use it" if bad else ""
+    yield Check("file system", "note" if bad or kind is None else "ok", (kind or "unknown") + warning)
+    usage = shutil.disk_usage(path)
+    yield Check("free space", "ok" if usage.free > _LITTLE else "note", f"{size(usage.free)} of {size(usage.total)}")
+
+
+def _versions() -> Iterator[Check]:
+    yield Check(
+        "python", "ok", f"{platform.python_version()} ({platform.python_implementation()}, {platform.system()})"
+    )
+    yield Check("oncemore", "ok", version_of("oncemore"))
+    yield Check("sqlite", "ok", sqlite3.sqlite_version)
+    yield from (Check(name, "ok", version_of(name)) for name in _PACKAGES)

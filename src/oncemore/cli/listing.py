@@ -1,0 +1,191 @@
+"""Commands that tell what happened: `runs`, `show`, `events`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from datetime import datetime, timezone
+
+import click
+
+from .. import Checkpoint, RunRecord, Summary, UsageError
+from ..durations import seconds as duration
+from ..events import Event, RunFailed
+from . import options
+from .names import Param, find_run, opened
+from .output import Column, Part, moment, on_terminal, plural, print_json, print_tables, printable, seconds, size
+
+_STATUSES = ("running", "finished", "failed", "interrupted", "killed", "forked")
+_RUNS = (
+    Column("run"),
+    Column("status"),
+    Column("updated"),
+    Column("nodes", number=True),
+    Column("size", number=True),
+    Column("attempts", number=True),
+    Column("workflow"),
+    Column("parent"),
+)
+_STEPS = (
+    Column("step"),
+    Column("ran", number=True),
+    Column("reused", number=True),
+    Column("failed", number=True),
+    Column("spent", number=True),
+    Column("saved", number=True),
+    Column("size", number=True),
+    Column("stored", number=True),
+)
+_CHECKPOINTS = (
+    Column("checkpoint"),
+    Column("name or node"),
+    Column("time"),
+    Column("stored", number=True),
+    Column("pinned"),
+    Column("metadata", text=True),
+)
+_UNKNOWN = (Column("unknown outcome"), Column("begun"), Column("key"))
+_HIDDEN = {"seq", "time", "lane", "traceback", "fingerprint", "entry", "snapshot"}  # for programs, not for people
+
+
+class Moment(Param):
+    """A time: so long ago ("2h", "30d"), or a date."""
+
+    name = "time"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        try:
+            return datetime.fromtimestamp(time.time() - duration(value), timezone.utc)
+        except UsageError:
+            pass
+        try:
+            return datetime.fromisoformat(value).astimezone()
+        except ValueError:
+            self.fail(
+                f"{value!r} is no time: write '2h' or '30d' (ago), '2026-11-16' or '2026-11-16T08:30'", param, ctx
+            )
+
+
+@click.command()
+@click.option("--workflow", metavar="NAME", help="Only those of this workflow.")
+@click.option("--status", type=click.Choice(_STATUSES), help="Only those that ended like this, or run.")
+@click.option(
+    "--since", type=Moment(), metavar="TIME", help="Only those updated since then: '2h' or '30d' ago, or a date."
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="No more than so many.")
+@options.reading
+def runs(
+    workflow: str | None,
+    status: str | None,
+    since: datetime | None,
+    limit: int | None,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """List the runs, those updated last first."""
+    found = opened(store).runs(workflow=workflow, status=status, since=since, limit=limit)
+    if as_json:
+        print_json([dataclasses.asdict(run) for run in found])
+    elif found:
+        print_tables((_RUNS, [_run_row(run) for run in found]))
+    else:
+        click.echo("There are no such runs.", err=True)
+
+
+def _run_row(run: RunRecord) -> tuple[str, ...]:
+    counts = (f"{run.nodes:,}", size(run.bytes), str(run.attempts))
+    return (run.id, run.status, moment(run.updated), *counts, run.workflow or "", run.parent or "")
+
+
+@click.command()
+@options.run
+@options.reading
+def show(run: str, store: str | None, as_json: bool) -> None:
+    """Show a run: how it went, its steps, its checkpoints."""
+    history = opened(store)
+    found = find_run(history, run)
+    summary, checkpoints = found.summary(), found.checkpoints
+    unknown = [] if summary.status == "running" else history.unknown_outcomes(run)  # its steps may be under way
+    error = next((e.error for e in reversed(list(found.events())) if isinstance(e, RunFailed)), "")
+    error = error if summary.status == "failed" else ""
+    if as_json:
+        facts = {**summary.as_dict(), "workflow": found.workflow, "error": error}
+        facts["checkpoints"] = [checkpoint.as_dict() for checkpoint in checkpoints]
+        facts["unknown_outcomes"] = [dataclasses.asdict(each) for each in unknown]
+        print_json(facts)
+        return
+    parts: list[Part] = [_headline(summary, found.workflow)]
+    if error:
+        parts.append(f"error: {error}".replace("\n", " "))
+    if unknown:
+        rows = [(each.node, moment(each.begun), each.key) for each in unknown]
+        parts += [
+            "",
+            (_UNKNOWN, rows),
+            f"Find out what happened, then: oncemore resolve {run} NODE --happened | --did-not",
+        ]
+    if summary.steps:
+        parts += ["", (_STEPS, _step_rows(summary))]
+    if checkpoints:
+        parts += ["", (_CHECKPOINTS, [_checkpoint_row(checkpoint) for checkpoint in checkpoints])]
+    print_tables(*parts)
+
+
+def _headline(summary: Summary, workflow: str | None) -> str:
+    said = [f"run {summary.run}: {summary.status}", plural(summary.attempts, "attempt")]
+    said += [f"workflow {workflow}"] if workflow else []
+    said += [f"{moment(summary.first)} to {moment(summary.last)}"] if summary.first else []
+    return " · ".join(said)
+
+
+def _step_rows(summary: Summary) -> list[tuple[str, ...]]:
+    return [
+        (
+            *(each.step, f"{each.ran:,}", f"{each.reused:,}", f"{each.failed:,}"),
+            *(seconds(each.seconds), seconds(each.seconds_saved), size(each.raw_bytes), size(each.stored_bytes)),
+        )
+        for each in (*summary.steps, *([summary.total._replace(step="(all)")] if len(summary.steps) > 1 else []))
+    ]
+
+
+def _checkpoint_row(checkpoint: Checkpoint) -> tuple[str, ...]:
+    stored = size(checkpoint.stored_bytes) if checkpoint.entry else ""
+    metadata = json.dumps(dict(checkpoint.metadata)) if checkpoint.metadata else ""
+    name, pinned = checkpoint.name or checkpoint.node or "", "pinned" if checkpoint.pinned else ""
+    return (checkpoint.id, name, moment(checkpoint.time), stored, pinned, metadata)
+
+
+@click.command()
+@options.run
+@click.option("--since", type=click.IntRange(min=0), default=0, metavar="N", help="Only those after event number N.")
+@click.option("--follow", is_flag=True, help="Go on until nobody has the run open.")
+@click.option("--jsonl", is_flag=True, help="Print one JSON object a line.")
+@options.reading
+def events(run: str, since: int, follow: bool, jsonl: bool, store: str | None, as_json: bool) -> None:
+    """Print the events of a run, in order."""
+    if as_json and (follow or jsonl):
+        raise click.UsageError("--json is one list: for events as they come, or one a line, say --jsonl.")
+    found = find_run(opened(store), run)
+    facts = found.follow(since) if follow else found.events(since)
+    if as_json:
+        print_json([_facts(event) for event in facts])
+        return
+    lines = (f"{json.dumps(_facts(event)) if jsonl else _line(event)}\n" for event in facts)
+    if follow or jsonl or not on_terminal():
+        for line in lines:
+            click.echo(line, nl=False)  # and flushed: somebody waits for it
+    else:
+        print_tables(*(line[:-1] for line in lines))
+
+
+def _facts(event: Event) -> dict[str, object]:
+    return {"seq": event.seq, **json.loads(event.to_json())}
+
+
+def _line(event: Event) -> str:
+    """One line for people: number, time, kind, and what it is about."""
+    when = moment(datetime.fromtimestamp(event.time, timezone.utc))
+    shown = ((name, value) for name, value in vars(event).items() if name not in _HIDDEN and value not in ("", None))
+    facts = "  ".join(f"{name}={f'{value:.3f}' if isinstance(value, float) else value}" for name, value in shown)
+    return printable(f"{event.seq:6}  {when}  {type(event).__name__:16} {facts}".rstrip().replace("\n", " "))

@@ -1,0 +1,165 @@
+"""What commands print: JSON, tables for people, and plain columns where nobody but a program reads along."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, Union
+
+import click
+
+_BATCH = 200  # rows laid out at a time: the first page of a long table is there at once
+_NARROWEST = 16  # a column of text is folded, not below this
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_STYLES = {
+    "finished": "green",
+    "running": "cyan",
+    "failed": "red",
+    "killed": "red",
+    "interrupted": "yellow",
+    "forked": "magenta",
+    "ok": "green",
+    "note": "yellow",
+    "problem": "red",
+    "damaged": "red",
+    "dangling": "red",
+    "orphan": "yellow",
+}
+
+
+class Column(NamedTuple):
+    """A column: its title, whether it is one of numbers, and whether its text may be folded on a narrow terminal."""
+
+    title: str
+    number: bool = False
+    text: bool = False
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, default=_jsonable))
+
+
+def _jsonable(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else repr(value)
+
+
+def printable(text: str) -> str:
+    """The text without what would move the cursor or change the direction of writing; it may come from anywhere."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def on_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+Part = Union[str, "tuple[Sequence[Column], Sequence[Sequence[str]]]"]  # a line, or a table
+
+
+def print_tables(*parts: Part) -> None:
+    """Lines, and tables of columns and rows; through a pager if it is more than the terminal shows at once."""
+    lay_out = _styled if on_terminal() else _plain
+    pieces = (
+        piece for part in parts for piece in ([f"{printable(part)}\n"] if isinstance(part, str) else lay_out(*part))
+    )
+    height = sum(1 if isinstance(part, str) else len(part[1]) + 1 for part in parts)
+    if on_terminal() and height >= shutil.get_terminal_size().lines:
+        click.echo_via_pager(pieces)
+    else:
+        for piece in pieces:
+            click.echo(piece, nl=False)
+
+
+def _cleaned(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    return [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
+
+
+def _widths(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> list[int]:
+    return [max(map(_width, cells)) for cells in zip([column.title for column in columns], *rows)]
+
+
+def _width(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _plain(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns with two blanks between them; nothing is cut."""
+    rows = _cleaned(rows)
+    widths = _widths(columns, rows)
+    for row in ([column.title for column in columns], *rows):
+        cells = (
+            " " * (width - _width(cell)) + cell if column.number else cell + " " * (width - _width(cell))
+            for column, cell, width in zip(columns, row, widths)
+        )
+        yield "  ".join(cells).rstrip() + "\n"
+
+
+def _styled(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The same with colours; on a narrow terminal texts are folded, ids and numbers never."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = _cleaned(rows)
+    widths = _widths(columns, rows)
+    least = sum(min(w, _NARROWEST) if c.text else w for c, w in zip(columns, widths)) + 2 * len(columns)
+    room = max(shutil.get_terminal_size().columns, least)
+    for start in range(0, max(len(rows), 1), _BATCH):
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=start == 0)
+        for column, width in zip(columns, widths):
+            exact = None if column.text else width
+            table.add_column(
+                column.title,
+                justify="right" if column.number else "left",
+                overflow="fold",
+                width=exact,
+            )
+        for row in rows[start : start + _BATCH]:
+            table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+        page = io.StringIO()
+        Console(file=page, force_terminal=True, width=room, highlight=False).print(table)
+        yield page.getvalue()
+
+
+def moment(time: datetime | None) -> str:
+    """A time for people: local, to the second."""
+    return time.astimezone().strftime("%Y-%m-%d %H:%M:%S") if time else ""
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def version_of(package: str) -> str:
+    """The installed version of a package."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def plural(count: int, word: str) -> str:
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def seconds(took: float) -> str:
+    """A duration for people."""
+    if took < 60:
+        return f"{took:.1f} s"
+    minutes, left = divmod(round(took), 60)
+    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min {left:02} s"

@@ -1,0 +1,58 @@
+"""The page docs/reference/cli.md, from the program itself: `python -m oncemore.cli.reference > docs/reference/cli.md`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import click
+
+from .app import program
+from .codes import MEANINGS
+
+_HEAD = """\
+# Command line
+
+This page is made from the program by `python -m oncemore.cli.reference`.
+
+`pip install 'oncemore[cli]'` installs the command `oncemore`. The store is the one of `--store`, else of `ONCEMORE_STORE`,
+else `./.oncemore`. Every command can be used while jobs run.
+
+On a terminal tables have colours, and long ones go through a pager; into a pipe go plain columns. Commands that read
+have `--json`. Commands that take something away ask first, unless `--yes` is said; without a terminal and without `--yes`
+they do nothing. `oncemore completion bash` (`zsh`, `fish`) prints what lets the shell complete commands, options and run ids.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    context = click.Context(program, info_name="oncemore", **program.context_settings)
+    commands = [program.commands[name] for name in program.list_commands(context)]
+    codes = [f"| {code} | {meaning} |" for code, meaning in MEANINGS.items()]
+    parts = [
+        _HEAD,
+        "\n".join(f"- [`oncemore {each.name}`](#{each.name}): {each.get_short_help_str(200)}" for each in commands),
+        "\n".join(["## Exit codes", "", "| code | meaning |", "|---|---|", *codes]),
+        *("\n\n".join(_command(each, context)) for each in commands),
+    ]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _command(command: click.Command, parent: click.Context) -> Iterator[str]:
+    context = click.Context(command, parent=parent, info_name=command.name)
+    yield f"## {command.name}"
+    yield f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```"
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        yield f"```text\n{paragraph[2:]}\n```" if paragraph.startswith("\b\n") else paragraph.replace("\n", " ")
+    lines = [_option(each, context) for each in command.get_params(context) if isinstance(each, click.Option)]
+    yield "\n".join(["| option | |", "|---|---|", *lines])
+
+
+def _option(option: click.Option, context: click.Context) -> str:
+    record = option.get_help_record(context)
+    assert record is not None
+    return f"| `{record[0].replace('|', chr(92) + '|')}` | {option.help} |"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,82 @@
+"""What every command prints into a pipe, word for word but for times, sizes and digests.
+
+`ONCEMORE_TEST_GOLDEN=write` writes tests/cli/golden anew; look at the difference before you keep it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from oncemore.cli import main
+from oncemore.cli.app import program
+from tests.cli.program import sample, settled
+
+GOLDEN = Path(__file__).parent / "golden"
+WRITE = os.environ.pop("ONCEMORE_TEST_GOLDEN", "") == "write"  # here: tests see no variable of ours
+
+CASES = {
+    "help": ["--help"],
+    "runs": ["runs", "runs --json", "runs --workflow etl --limit 1", "runs --status failed", "runs --workflow no"],
+    "show": ["show nightly", "show broken", "show mailing", "show trial", "show nightly --json"],
+    "events": ["events nightly", "events broken --since 2", "events mailing --jsonl", "events trial --json"],
+    "get": ["get nightly report", "get nightly after-clean --json", "get nightly train --json", "get trial load"],
+    "rollback": ["rollback nightly --to clean", "rollback nightly --to clean --yes", "rollback nightly --undo -y"],
+    "fork": [
+        "fork nightly again --at load --set rate=0.5 --set name=x",
+        "fork nightly again",
+        "fork nightly b --set x",
+    ],
+    "rename": ["rename trial attempt", "rename attempt nightly"],
+    "pin": ["pin nightly after-clean", "show nightly", "pin nightly after-clean --off"],
+    "resolve": ["resolve mailing mail", "resolve mailing mial --happened", "resolve broken x --did-not"],
+    "rm": ["rm trial", "rm trial broken --yes", "runs"],
+    "prune": [
+        "prune --keep last --dry-run",
+        "prune nightly --keep first,named -y",
+        "prune --keep at-most:1 --dry-run --json",
+    ],
+    "export": ["export runs.zip", "export runs.zip nightly", "export runs.json nightly --json -y"],
+    "import": ["export runs.zip", "import runs.zip --store other", "import pytest.ini", "runs --store other"],
+    "verify": ["verify", "verify --json"],
+    "doctor": ["doctor"],
+    "completion": ["completion bash"],
+}
+
+
+def test_every_command_has_a_golden_output() -> None:
+    assert set(program.commands) <= CASES.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_command_prints_what_it_printed(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    sample()
+    Path("pytest.ini").write_text("no runs in here")
+    told = ""
+    for command in CASES[name]:
+        code = main(shlex.split(command))
+        out, err = capsys.readouterr()
+        told += f"$ oncemore {command}\n{out}" + "".join(f"! {line}\n" for line in err.splitlines()) + f"= {code}\n"
+    told = masked(settled(told, tmp_path))
+    file = GOLDEN / f"{name}.txt"
+    if WRITE:
+        file.write_text(told)
+    assert told == file.read_text()
+
+
+def masked(text: str) -> str:
+    """Without versions, and what the machine is like."""
+    text = re.sub(
+        r"(?m)^((?:python|oncemore|sqlite|blake3|cloudpickle|diskcache|wrapt|zstandard|click|rich)  ok)  .*",
+        r"\1",
+        text,
+    )
+    text = re.sub(r"(?m)^(file system|free space)  \w+  .*", r"\1", text)
+    return re.sub(r"(?s)(\$ oncemore completion bash\n).*(_oncemore_completion_setup;\n)", r"\1...\n\2", text)
