@@ -63,7 +63,7 @@ def test_a_run_that_fails_and_one_that_resumes(script: Script) -> None:
     assert second[:3] == [
         "● run churn-nov (resumed)  store ./.oncemore",
         "  load      reused T saved",
-        "  features  ran T  16 MB -> SIZE  ← helper `clean` (script.py:4) changed",
+        "  features  ran T  16 MB -> SIZE  ← code of helper `clean` changed (script.py:4)",
     ]
     assert second[3].startswith("  train     failed T  ValueError: NaN in y  → fix it and run again")
     assert second[4] == "✗ T saved · `oncemore why churn-nov features`"
