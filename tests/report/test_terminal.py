@@ -341,8 +341,9 @@ def test_steps_inside_steps_have_lines_as_they_end(script: Script) -> None:
 
 def test_children_of_a_fork_have_nothing_to_tell(script: Script) -> None:
     source = """
-        import multiprocessing, os, sys
+        import multiprocessing, os, warnings
         from oncemore import checkpoint_scope, checkpointed
+        warnings.simplefilter("ignore")  # Python 3.12 on: of forking beside threads
 
         @checkpointed
         def work(n):
@@ -367,8 +368,9 @@ def test_children_of_a_fork_have_nothing_to_tell(script: Script) -> None:
 
 def test_a_child_of_a_fork_does_not_take_its_parents_line_for_its_own(script: Script) -> None:
     source = """
-        import os
+        import os, warnings
         from oncemore import checkpoint_scope, checkpointed
+        warnings.simplefilter("ignore")  # Python 3.12 on: of forking beside threads
 
         @checkpointed
         def work(n):

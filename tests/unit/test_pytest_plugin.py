@@ -113,7 +113,7 @@ def test_nothing_is_left_in_the_process_after_a_session(
         assert pytest.main(["-q", "--oncemore-disable"]) == 0
         after = dict(os.environ)
         differing = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-            print(differing - {"PYTEST_CURRENT_TEST"})  # that one is pytest's own
+        print(differing - {"PYTEST_CURRENT_TEST"})  # that one is pytest's own
     """
     )
     assert pytester.runpython(main).outlines[-1] == "set()"
