@@ -186,8 +186,11 @@ class Screen(Lines):
     # -- listening
 
     def _write(self, stream: TextIO, text: str) -> None:
-        io.TextIOWrapper.write(stream, text)  # type: ignore[arg-type]  # past our own ears
-        io.TextIOWrapper.flush(stream)  # type: ignore[arg-type]
+        if isinstance(stream, io.TextIOWrapper):  # past our own ears
+            type(stream).write(stream, text)
+            type(stream).flush(stream)
+        else:
+            super()._write(stream, text)
 
     def _listen(self) -> None:
         if not self._unlisten:

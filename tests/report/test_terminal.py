@@ -63,7 +63,7 @@ def test_a_run_that_fails_and_one_that_resumes(script: Script) -> None:
     assert second[:3] == [
         "● run churn-nov (resumed)  store ./.oncemore",
         "  load      reused T saved",
-        "  features  ran T  16 MB -> SIZE  ← helper `clean` (script.py:4) changed",
+        "  features  ran T  16 MB -> SIZE  ← code of helper `clean` changed (script.py:4)",
     ]
     assert second[3].startswith("  train     failed T  ValueError: NaN in y  → fix it and run again")
     assert second[4] == "✗ T saved · `oncemore why churn-nov features`"
@@ -177,6 +177,7 @@ def test_what_the_script_prints_stays_whole(script: Script) -> None:
     assert sum(line.startswith("page ") for line in mine) == 6
     assert mine.count("ab") == 6
     assert timeless(lines)[-2:] == ["  fetch     6 ran T", "✓ 6 results kept"]
+    assert sum(line.startswith("  fetch") for line in lines) <= 2, "lines that are no longer true were left there"
 
 
 def test_a_half_printed_line_is_not_written_over(script: Script) -> None:
@@ -247,6 +248,7 @@ def test_threads_may_print_at_any_time(script: Script) -> None:
     said = sorted(line for line in lines if line.startswith("<"))
     assert said == sorted(f"<{n}.{i}>" for n in range(2) for i in range(20))
     assert timeless(lines)[-2] == "  work      100 ran T"
+    assert sum(line.startswith("  work") for line in lines) <= 2
 
 
 def test_a_question_is_asked_below_our_line(script: Script) -> None:
@@ -339,8 +341,9 @@ def test_steps_inside_steps_have_lines_as_they_end(script: Script) -> None:
 
 def test_children_of_a_fork_have_nothing_to_tell(script: Script) -> None:
     source = """
-        import multiprocessing, os, sys
+        import multiprocessing, os, warnings
         from oncemore import checkpoint_scope, checkpointed
+        warnings.simplefilter("ignore")  # Python 3.12 on: of forking beside threads
 
         @checkpointed
         def work(n):
@@ -361,6 +364,57 @@ def test_children_of_a_fork_have_nothing_to_tell(script: Script) -> None:
     assert lines.count("child") == 1
     assert timeless(lines)[-2:] == ["  work      2 ran T", "✓ 2 results kept"]
     assert len(lines) <= 5
+
+
+def test_a_child_of_a_fork_does_not_take_its_parents_line_for_its_own(script: Script) -> None:
+    source = """
+        import os, warnings
+        from oncemore import checkpoint_scope, checkpointed
+        warnings.simplefilter("ignore")  # Python 3.12 on: of forking beside threads
+
+        @checkpointed
+        def work(n):
+            return n
+
+        with checkpoint_scope("forks"):
+            work(0), work(1)
+            read, write = os.pipe()
+            child = os.fork()
+            if not child:
+                os.read(read, 1)
+                print("child", flush=True)
+                os._exit(0)
+            print("parent, half a line:", end=" ", flush=True)
+            os.write(write, b"!")
+            os.waitpid(child, 0)
+    """
+    assert timeless(seen(script, source).lines)[1:-1] == ["parent, half a line: child", "  work      2 ran T"]
+
+
+def test_a_stand_in_for_standard_error_gets_whole_lines(script: Script) -> None:
+    source = """
+        import sys
+        from oncemore import checkpoint_scope, checkpointed
+
+        class Shouting:
+            def write(self, text):
+                return sys.__stderr__.write(text.replace("work", "WORK"))
+            def flush(self):
+                sys.__stderr__.flush()
+            def isatty(self):
+                return True
+
+        @checkpointed
+        def work(n):
+            return n
+
+        sys.stderr = Shouting()
+        with checkpoint_scope("shouting"):
+            work(0), work(1)
+    """
+    ended = seen(script, source)
+    assert timeless(ended.lines)[1:] == ["  WORK      2 ran T", "+ 2 results kept"]
+    assert ended.written.count("WORK") == 1
 
 
 MAP = """
@@ -527,6 +581,7 @@ def test_a_step_that_captures_its_output_keeps_only_its_own(script: Script) -> N
             talk()
     """
     first, second = seen(script, source), seen(script, source)
+    assert "● run within  store ./.oncemore" in first.lines
     assert [line for line in first.lines if "hello" in line] == ["hello 0", "hello 1", "hello 2"]
     assert timeless(second.lines) == [
         "● run output (resumed)  store ./.oncemore",
