@@ -244,6 +244,32 @@ def _array_way(kind: type) -> Way:
     )
 
 
+def _gradient(obj: Any) -> Iterable[Any]:
+    return (obj.grad,) if obj.is_leaf and obj.grad is not None else ()
+
+
+def _tensor_content(obj: Any) -> tuple[Any, bool, Any]:
+    return obj.detach(), obj.requires_grad, next(iter(_gradient(obj)), None)
+
+
+def _assign_tensor(obj: Any, content: tuple[Any, bool, Any]) -> None:
+    data, requires_grad, grad = content
+    if obj.shape == data.shape and obj.dtype == data.dtype:
+        obj.data.copy_(data)  # where it lies: other tensors may be views of it
+    else:
+        obj.data = data
+    if obj.is_leaf:
+        obj.requires_grad_(requires_grad)
+        obj.grad = grad
+
+
+def _plain_tensor(obj: Any) -> bool:
+    """Whether each number has a place of its own that may be written to."""
+    if obj.layout is not sys.modules["torch"].strided or obj.is_nested or obj.is_inference():
+        return False
+    return all(stride or size < 2 for size, stride in zip(obj.shape, obj.stride()))
+
+
 def _library_way(kind: type) -> Way | None:
     numpy, pandas, polars, torch = (sys.modules.get(name) for name in ("numpy", "pandas", "polars", "torch"))
     if issubclass(kind, random.Random):
@@ -264,6 +290,7 @@ def _library_way(kind: type) -> Way | None:
         swap: Callable[[Any, Any], None] = lambda obj, content: setattr(obj, inner, getattr(content, inner))  # noqa: E731
         return Way(_nothing, lambda obj: obj.clone(), swap, heavy=lambda obj: True)
     if torch is not None and issubclass(kind, torch.Tensor):
-        fill: Callable[[Any, Any], None] = lambda obj, content: obj.data.set_(content.data)  # noqa: E731
-        return Way(_nothing, lambda obj: obj.detach(), fill, heavy=lambda obj: True)
+        return Way(_gradient, _tensor_content, _assign_tensor, heavy=lambda obj: True, can=_plain_tensor)
+    if issubclass(kind, getattr(torch, "Generator", ())):
+        return Way(_nothing, lambda obj: obj.get_state(), lambda obj, content: obj.set_state(content))
     return None
