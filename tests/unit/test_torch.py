@@ -16,8 +16,6 @@ from tests.unit.again import effects, scope, skipped_alike, twice
 torch: Any = pytest.importorskip("torch")
 
 
-
-
 # -- the global generator
 
 

@@ -8,9 +8,7 @@ way have an equal list, so the name leads to the caller's own object there. How 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
-from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from blake3 import blake3
@@ -18,7 +16,7 @@ from blake3 import blake3
 from ..codec import dumps, loads
 from ..errors import CodecError, FingerprintError
 from ..fingerprint.values import digest
-from .ways import fixed, way
+from .ways import ATOMS, fixed, through, way
 
 Name = tuple[str, str, int]  # kind of root, its name, place in the walk
 Place = tuple[str, str]
@@ -38,6 +36,19 @@ class Note(NamedTuple):
     whole: bytes | None
     walk: Walk
     single: dict[int, bytes | None]
+
+    def changed(self) -> bool:
+        """Whether the value, or the sharing of its parts, is another now; what has no digest counts as unchanged."""
+        if self.whole is None:
+            return False
+        return identity(self.value) != self.whole or (len(self.walk.found) > 1 and not self._tied())
+
+    def _tied(self) -> bool:
+        """Whether the objects of then are still where they were: an equal one in the place of another is a change, too."""
+        known = {id(obj) for obj in self.walk.found}
+        now = walk_from(self.value)
+        met = [id(now.found[i]) for i in now.met]
+        return [id(self.walk.found[i]) for i in self.walk.met] == [obj for obj in met if obj in known]
 
 
 class Roots:
@@ -122,7 +133,7 @@ class Roots:
 
     def changes(self, kind: str, name: str, note: Note) -> dict[int, Any] | None:
         """What became of the objects under a root, children by reference; None if nothing. CodecError if it cannot be redone."""
-        if note.whole is None or identity(note.value) == note.whole:
+        if not note.changed():
             return None
         found: dict[int, Any] = {}
         for i, obj in enumerate(note.walk.found):
@@ -138,12 +149,12 @@ class Roots:
         self.list((kind, name))
         return found
 
-    def changed_arguments(self, note: Note) -> list[tuple[Any, Any]]:
+    def changed_arguments(self, note: Note) -> Iterator[tuple[Any, Any]]:
         """The arguments' objects under a root that was changed, with what became of them."""
-        if note.whole is None or identity(note.value) == note.whole:
-            return []
-        ways = ((obj, way(type(obj))) for obj in note.walk.found if self._names.get(id(obj), ("",))[0] == "argument")
-        return [(obj, how.content(obj)) for obj, how in ways if how is not None and how.can(obj)]
+        for obj in note.walk.found if note.changed() else ():
+            how = way(type(obj))
+            if self._names.get(id(obj), ("",))[0] == "argument" and how is not None and how.can(obj):
+                yield obj, how.content(obj)
 
     def assign(self, kind: str, name: str, contents: dict[int, Any]) -> None:
         """Give the objects under a root these contents, in place."""
@@ -180,27 +191,30 @@ def walk_from(root: Any) -> Walk:
     """Every object reachable from `root` that can be changed, or may be."""
     found: list[Any] = []
     met: list[int] = []
-    passed: dict[int, tuple[Any, int]] = {}
-    todo = deque([root])
+    passed: dict[int, int] = {}
+    kept: list[Any] = []  # what is passed through: an id counts only while its object is there
+    todo = deque(_changing([root]))
     while todo:
         obj = todo.popleft()
-        kind = type(obj)
-        if fixed(kind):
-            continue
-        inside = _through(obj)
+        inside, how = through(type(obj)), way(type(obj))
         if inside is not None:
             if id(obj) not in passed:
-                passed[id(obj)] = obj, -1
-                todo.extend(inside)
+                passed[id(obj)] = -1
+                kept.append(obj)
+                todo.extend(_changing(inside(obj)))
             continue
-        how = way(kind)
         if how is None or id(obj) not in passed:
-            passed[id(obj)] = obj, len(found)
+            passed[id(obj)] = len(found)
             found.append(obj)
             if how is not None:
-                todo.extend(child for child in how.children(obj) if not fixed(type(child)))
-        met.append(passed[id(obj)][1])
+                todo.extend(_changing(how.children(obj)))
+        met.append(passed[id(obj)])
     return Walk(found, met)
+
+
+def _changing(objects: Iterable[Any]) -> Iterable[Any]:
+    """Those that may change, or lead to something that may."""
+    return [obj for obj in objects if type(obj) not in ATOMS and not fixed(type(obj))]  # most things are made of atoms
 
 
 def assign(obj: Any, content: Any) -> None:
@@ -216,24 +230,3 @@ def identity(value: Any) -> bytes | None:
         return digest(value)
     except FingerprintError:
         return None
-
-
-def _through(obj: Any) -> Iterable[Any] | None:
-    """What is inside something that cannot be changed itself; None if it is not such a thing."""
-    if type(obj) is tuple or (isinstance(obj, tuple) and hasattr(obj, "_fields")):
-        return obj
-    if isinstance(obj, FunctionType):
-        return _captured(obj)
-    if isinstance(obj, (MethodType, BuiltinFunctionType)):
-        return (obj.__self__,)
-    if type(obj) is partial:
-        return (obj.func, obj.args, obj.keywords)
-    return None
-
-
-def _captured(function: FunctionType) -> Iterable[Any]:
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not yet bound
-            continue

@@ -8,14 +8,14 @@ import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import PurePath
-from types import BuiltinFunctionType, ModuleType, SimpleNamespace
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 from ..file import File, FileChange
 
-_ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented)))
+ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented)))
 # Types that cannot change, by name: most programs never load them.
 _IMMUTABLE = frozenset(
     [
@@ -55,7 +55,7 @@ class Way(NamedTuple):
 @_once_per_type
 def fixed(kind: type) -> bool:
     """Whether objects of this type never change."""
-    if kind in _ATOMS or f"{kind.__module__}.{kind.__qualname__}" in _IMMUTABLE:
+    if kind in ATOMS or f"{kind.__module__}.{kind.__qualname__}" in _IMMUTABLE:
         return True
     if issubclass(kind, (type, ModuleType, PurePath, Enum)):  # classes change by patching code
         return True
@@ -78,6 +78,28 @@ def way(kind: type) -> Way | None:
     # an object is its attributes, unless something written in C keeps more of it
     transparent = (object, SimpleNamespace, int, float, complex, str, bytes)
     return _PLAIN if layout in transparent and (kind.__dictoffset__ or _slots(kind)) else None
+
+
+@_once_per_type
+def through(kind: type) -> Callable[[Any], Iterable[Any]] | None:
+    """How to see what is inside something that cannot be changed itself; None if it is not such a thing."""
+    if kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        return tuple.__iter__
+    if issubclass(kind, FunctionType):
+        return _captured
+    if issubclass(kind, (MethodType, BuiltinFunctionType)):
+        return lambda obj: (obj.__self__,)
+    if kind is partial:
+        return lambda obj: (obj.func, obj.args, obj.keywords)
+    return None
+
+
+def _captured(function: FunctionType) -> Iterable[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not yet bound
+            continue
 
 
 def _layout(kind: type) -> type:
