@@ -314,3 +314,23 @@ def test_a_key_deleted_by_a_failed_step_inside_is_there_when_the_step_around_is_
         return dict(run.state)
 
     assert twice(body) == {"n": 5 if set_around else 0, "m": 1}
+
+
+def test_what_a_failed_step_did_to_its_argument_stays_and_what_it_did_to_the_state_afterwards_does_not() -> None:
+    @checkpointed
+    def spoil(rows: list[Any], others: list[Any]) -> None:
+        new = [1]
+        rows.append(new)
+        others.append(new)
+        state()["table"]["rows"][0].append("bad")
+        raise Broken
+
+    def body(run: Run) -> Any:
+        rows: list[Any] = []
+        others: list[Any] = []
+        run.state["table"] = {"rows": rows}
+        with pytest.raises(Broken):
+            spoil(rows, others)
+        return rows, rows[0] is others[0]
+
+    assert scope(body).value == ([[1]], True)
