@@ -102,7 +102,8 @@ def test_state_that_differs_is_a_reason_to_run_again_although_it_is_an_argument_
 
     assert scope(body(1)).value == 1
     second = scope(body(2))
-    assert (second.value, second.reasons) == (2, {"look": "state['table'] changed"})
+    assert second.value == 2
+    assert second.reasons == {"look": "state['table']: {'rows': [1], 'n': 1} -> {'rows': [1], 'n': 2}"}
 
 
 # -- a skipped step changes the objects that the script holds

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UsageError
-from .objects import Note, Roots
+from ..fingerprint.shown import Part
+from .objects import Roots
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Moment:
     sets: set[str] = field(default_factory=set[str])
     existed: dict[str, bool] = field(default_factory=dict[str, bool])
     per_item: bool = False  # a generator's: `state` looks around each item, `arguments` around all
-    early: dict[str, Note] = field(default_factory=dict[str, Note])
+    early: dict[str, tuple[Any, Part]] = field(default_factory=dict[str, tuple[Any, Part]])
     inside: list[Any] = field(default_factory=list[Any])
 
     def __post_init__(self) -> None:

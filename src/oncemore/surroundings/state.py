@@ -196,13 +196,9 @@ class Watch:
         """The step looks at the key: from now on it may change the value in place, too."""
         if key in self.moment.reads or (key in self._bound and key != KEYS) or key in self.moment.sets:
             return  # known, or the step's own: what it set itself is nothing it depends on
-        self.moment.shown[label(key)] = self.state.shown(key)
-        if key == KEYS:
-            self.moment.reads[key] = self._names_before()
-            return
-        self._look(key)
-        self.moment.reads[key] = self._digest_before(key)
-        if self.moment.reads[key] == UNKNOWN:
+        part = self._before(key)
+        self.moment.reads[key], self.moment.shown[label(key)] = part.digest, part.shown
+        if part.digest == UNKNOWN:
             self._trouble = f"state[{key!r}] is a {type(self._bound[key]).__name__}, which has no stable identity"
 
     def _look(self, key: str) -> None:
@@ -226,8 +222,8 @@ class Watch:
                 self._holders = self._find_holders()
             for key in self._holders.get(obj, ()):
                 if key not in self._notes and key not in self._ahead and key not in self._own:
-                    self._ahead[key] = self.moment.roots.note("state", key)
-                    self.moment.early.setdefault(key, self._ahead[key])
+                    note = self._ahead[key] = self.moment.roots.note("state", key)
+                    self.moment.early.setdefault(key, (note.value, self._part(key, note)))
 
     def _find_holders(self) -> dict[int, list[str]]:
         holders: dict[int, list[str]] = {}
@@ -236,13 +232,20 @@ class Watch:
                 holders.setdefault(id(obj), []).append(key)
         return holders
 
-    def _digest_before(self, key: str) -> str:
-        """What identifies the value as it was when the step began, as far as that could not be the consumer's doing."""
+    def _part(self, key: str, note: Note) -> Part:
+        return Part(UNKNOWN if note.whole is None else note.whole.hex(), shown=self.state.shown(key))
+
+    def _before(self, key: str) -> Part:
+        """Look at the key, and say what identifies its value as it was when the step began."""
+        if key == KEYS:
+            return Part(self._names_before(), shown=self.state.shown(key))
+        self._look(key)
         if key not in self._notes:
-            return ABSENT
-        early, note = self.moment.early.get(key), self._notes[key]
-        whole = early.whole if early is not None and early.value is note.value else note.whole
-        return UNKNOWN if whole is None else whole.hex()
+            return Part(ABSENT, shown=ABSENT)
+        value, early = self.moment.early.get(key, (_NOTHING, None))
+        if early is not None and value is self._notes[key].value:  # else the generator's consumer has set it
+            return early
+        return self._part(key, self._notes[key])
 
     def _names_before(self) -> str:
         """What identifies the list of keys, as it was when the step began."""
