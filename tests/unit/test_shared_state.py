@@ -221,6 +221,29 @@ def test_an_argument_changed_by_a_generator_is_changed_in_the_state_item_by_item
     assert twice(body)[1:] == ([[1]], True)
 
 
+def test_an_argument_that_a_generator_changed_before_it_put_it_into_the_state_is_there_as_it_is() -> None:
+    @checkpointed
+    def produce(rows: list[Any], others: list[Any]) -> Iterator[Any]:
+        rows.append([1])
+        others.append([2])
+        yield 1
+        state()["rows"] = rows
+        state()["others"].append(others)
+        yield 2
+        state()["rows"][0].append(3)
+        state()["others"][0][0].append(3)
+        yield 3
+
+    def body(run: Run) -> Any:
+        rows: list[Any] = []
+        others: list[Any] = []
+        run.state["others"] = []
+        seen = [repr(run.state) for _ in produce(rows, others)]
+        return seen, rows, others, run.state["rows"] is rows, run.state["others"][0] is others
+
+    assert twice(body)[1:] == ([[1, 3]], [[2, 3]], True, True)
+
+
 def test_an_argument_changed_in_one_item_and_read_in_the_next_is_no_reason_to_run_again() -> None:
     @checkpointed
     def produce(rows: list[int]) -> Iterator[Any]:

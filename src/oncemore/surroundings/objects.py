@@ -8,7 +8,7 @@ way have an equal list, so the name leads to the caller's own object there. How 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from blake3 import blake3
@@ -149,12 +149,11 @@ class Roots:
         self.list((kind, name))
         return found
 
-    def changed_arguments(self, note: Note) -> Iterator[tuple[Any, Any]]:
-        """The arguments' objects under a root that was changed, with what became of them."""
-        for obj in note.walk.found if note.changed() else ():
-            how = way(type(obj))
-            if self._names.get(id(obj), ("",))[0] == "argument" and how is not None and how.can(obj):
-                yield obj, how.content(obj)
+    def arguments_in(self, value: Any) -> Iterable[tuple[Any, Any]]:
+        """The arguments' objects that a value leads to, with their contents."""
+        named = (obj for obj in walk_from(value).found if self._names.get(id(obj), ("",))[0] == "argument")
+        ways = ((obj, way(type(obj))) for obj in named)
+        return [(obj, how.content(obj)) for obj, how in ways if how is not None and how.can(obj)]
 
     def assign(self, kind: str, name: str, contents: dict[int, Any]) -> None:
         """Give the objects under a root these contents, in place."""

@@ -258,8 +258,8 @@ class Watch:
             raise CodecError(f"run.state holds something that cannot be kept: {self._trouble}")
         now, roots = self.state._values, self.moment.roots
         found: dict[str, Any] = {"changed": {}, "deleted": [], "set": {}, "shared": []}
-        if self.moment.per_item:  # arguments are kept at the end, but what the state holds of them is state
-            found["shared"] = [pair for note in self._ahead.values() for pair in roots.changed_arguments(note)]
+        if self.moment.per_item and self.moment.options["mutates"]:
+            found["shared"] = self._shared()
         for key, was in self._bound.items():
             if was is not _NOTHING and (key not in now or key in self._removed):
                 found["deleted"].append(key)
@@ -268,6 +268,15 @@ class Watch:
                 found["changed"][key] = contents
         found["set"] = {key: value for key, value in now.items() if key in self._own}
         return found if any(found.values()) else None
+
+    def _shared(self) -> list[tuple[Any, Any]]:
+        """A generator's arguments are kept at its end; what the state has come to hold of them is state, and kept now."""
+        found: list[tuple[Any, Any]] = []
+        for key, value in list(self.state._values.items()) if self.moment.roots else ():
+            note = self._ahead.get(key) or self._notes.get(key)
+            if note is None or note.value is not value or note.changed():
+                found += self.moment.roots.arguments_in(value)
+        return found
 
     def undo(self) -> None:
         """Put everything back as it was before a step that failed."""
