@@ -227,6 +227,7 @@ def test_an_argument_that_a_generator_changed_before_it_put_it_into_the_state_is
         rows.append([1])
         others.append([2])
         yield 1
+        assert state()["rows"] == ["old"]
         state()["rows"] = rows
         state()["others"].append(others)
         yield 2
@@ -237,7 +238,7 @@ def test_an_argument_that_a_generator_changed_before_it_put_it_into_the_state_is
     def body(run: Run) -> Any:
         rows: list[Any] = []
         others: list[Any] = []
-        run.state["others"] = []
+        run.state.update(rows=["old"], others=[])
         seen = [repr(run.state) for _ in produce(rows, others)]
         return seen, rows, others, run.state["rows"] is rows, run.state["others"][0] is others
 
@@ -256,6 +257,32 @@ def test_an_argument_changed_in_one_item_and_read_in_the_next_is_no_reason_to_ru
         return list(produce(rows)), rows
 
     assert twice(body) == ([1, 2], [0, 1])
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_generator_runs_again_when_it_reads_what_its_consumer_has_changed_meanwhile(in_place: bool) -> None:
+    @checkpointed
+    def produce(rows: list[int]) -> Iterator[Any]:
+        rows.append(1)
+        yield 1
+        yield state()["table"]["n"]
+
+    def body(n: int) -> Any:
+        def inside(run: Run) -> Any:
+            rows: list[int] = []
+            run.state["table"] = {"rows": rows, "n": 0}
+            found = []
+            for item in produce(rows):
+                found.append(item)
+                if in_place:
+                    run.state["table"]["n"] = n
+                else:
+                    run.state["table"] = {"rows": rows, "n": n}
+            return found
+
+        return inside
+
+    assert [scope(body(n)).value for n in (1, 2)] == [[1, 1], [1, 2]]
 
 
 def test_a_replay_says_so_when_its_consumer_left_other_objects_in_the_state() -> None:

@@ -9,11 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import UsageError
 from ..fingerprint.shown import Part
 from .objects import Roots
+
+
+class Early(NamedTuple):
+    """A state value as it was when the step began, and its digest when a generator handed over to its consumer."""
+
+    value: Any
+    part: Part
+    left: bytes | None
 
 
 @dataclass
@@ -37,7 +45,7 @@ class Moment:
     sets: set[str] = field(default_factory=set[str])
     existed: dict[str, bool] = field(default_factory=dict[str, bool])
     per_item: bool = False  # a generator's: `state` looks around each item, `arguments` around all
-    early: dict[str, tuple[Any, Part]] = field(default_factory=dict[str, tuple[Any, Part]])
+    early: dict[str, Early] = field(default_factory=dict[str, Early])
     inside: list[Any] = field(default_factory=list[Any])
 
     def __post_init__(self) -> None:

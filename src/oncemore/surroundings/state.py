@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import CodecError, UsageError
 from ..fingerprint.shown import Part, is_secret, short
 from ..fingerprint.values import digest
-from . import Moment, Surrounding
+from . import Early, Moment, Surrounding
 from .objects import Frozen, Note, assign, identity, walk_from
 
 ABSENT, UNKNOWN = "absent", "unknown"  # in place of a digest; what is unknown equals nothing that was kept
@@ -152,7 +152,7 @@ class Watch:
         self.state: State = moment.run.state
         self._bound: dict[str, Any] = {}  # what each touched key was bound to before
         self._notes: dict[str, Note] = {}  # and the content of that
-        self._ahead: dict[str, Note] = {}  # the same of keys that may be changed before the step touches them
+        self._ahead: dict[str, Note] = {}  # the same of keys that could be changed before the step touched them
         self._frozen: dict[str, Frozen] = {}  # what to put back if the step fails, in the order of touching
         self._own: set[str] = set()  # set here; `moment.sets` has those of a generator's earlier items, too
         self._removed: set[str] = set()  # deleted at some time, maybe to be set again
@@ -206,7 +206,7 @@ class Watch:
         self.moment.existed.setdefault(key, value is not _NOTHING)
         if value is _NOTHING:
             return
-        ahead = self._ahead.pop(key, None)
+        ahead = self._ahead.get(key)
         note = self._notes[key] = ahead or self.moment.roots.note("state", key)
         self.moment.roots.add("state", key, note.walk)
         try:
@@ -223,7 +223,9 @@ class Watch:
             for key in self._holders.get(obj, ()):
                 if key not in self._notes and key not in self._ahead and key not in self._own:
                     note = self._ahead[key] = self.moment.roots.note("state", key)
-                    self.moment.early.setdefault(key, (note.value, self._part(key, note)))
+                    early = self.moment.early.get(key)
+                    if early is None or early.left != note.whole:  # new, or changed by a generator's consumer
+                        self.moment.early[key] = Early(note.value, self._part(key, note), note.whole)
 
     def _find_holders(self) -> dict[int, list[str]]:
         holders: dict[int, list[str]] = {}
@@ -242,10 +244,7 @@ class Watch:
         self._look(key)
         if key not in self._notes:
             return Part(ABSENT, shown=ABSENT)
-        value, early = self.moment.early.get(key, (_NOTHING, None))
-        if early is not None and value is self._notes[key].value:  # else the generator's consumer has set it
-            return early
-        return self._part(key, self._notes[key])
+        return self.moment.early[key].part if key in self._ahead else self._part(key, self._notes[key])
 
     def _names_before(self) -> str:
         """What identifies the list of keys, as it was when the step began."""
@@ -258,8 +257,9 @@ class Watch:
             raise CodecError(f"run.state holds something that cannot be kept: {self._trouble}")
         now, roots = self.state._values, self.moment.roots
         found: dict[str, Any] = {"changed": {}, "deleted": [], "set": {}, "shared": []}
-        if self.moment.per_item and self.moment.options["mutates"]:
+        if self.moment.per_item:
             found["shared"] = self._shared()
+            self._hand_out()
         for key, was in self._bound.items():
             if was is not _NOTHING and (key not in now or key in self._removed):
                 found["deleted"].append(key)
@@ -272,11 +272,17 @@ class Watch:
     def _shared(self) -> list[tuple[Any, Any]]:
         """A generator's arguments are kept at its end; what the state has come to hold of them is state, and kept now."""
         found: list[tuple[Any, Any]] = []
-        for key, value in list(self.state._values.items()) if self.moment.roots else ():
+        changed = self.moment.roots and self.moment.options["mutates"]
+        for key, value in list(self.state._values.items()) if changed else ():
             note = self._ahead.get(key) or self._notes.get(key)
             if note is None or note.value is not value or note.changed():
                 found += self.moment.roots.arguments_in(value)
         return found
+
+    def _hand_out(self) -> None:
+        """The generator has yielded: what its consumer changes from now on is not its own doing."""
+        for key, early in self.moment.early.items():
+            self.moment.early[key] = early._replace(left=identity(early.value))
 
     def undo(self) -> None:
         """Put everything back as it was before a step that failed."""
