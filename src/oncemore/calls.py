@@ -236,11 +236,7 @@ class Definition:
         moment, roots = self.moment(asked), entry.meta.get("roots", ())
         for name in moment.arguments if roots else ():
             moment.roots.add("argument", name)  # in the order in which they were named then
-        for kind, name, shape in roots:
-            if kind in kinds and moment.roots.shape(kind, name) != shape:
-                raise CodecError(
-                    f"{kind} `{name}` is made of other objects, or shares them otherwise, than when it was kept"
-                )
+        moment.roots.meet(roots, kinds)
         return moment
 
     def moment(self, asked: Asked, parts: Mapping[str, Part] = {}) -> Moment:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import codec
@@ -174,10 +175,7 @@ def _replay(step: Definition, asked: Asked, entry: Decoded, moment: Moment) -> I
     depend(asked.run.state, entry.meta.get("reads", ()))
     for number in range(entry.meta["chunks"]):
         chunk = yield Blocking(asked.shelf.chunk, entry, number)
-        for pickled in chunk.load():
-            moment.roots.forget("state")
-            with keeping(asked.run.store):
-                item, effects = codec.loads(pickled, chunk.meta.get("main", ""), moment.roots.find)
+        for item, effects in _items(step, asked, chunk, moment):
             restore(moment, effects)
             try:
                 sent = yield Item(item)
@@ -185,7 +183,7 @@ def _replay(step: Definition, asked: Asked, entry: Decoded, moment: Moment) -> I
                 return None
             if sent is not None:
                 raise UsageError(f"step {step.name} is being replayed: nothing can be sent into it")
-    moment.roots.forget("state")
+    _meet_state(step, entry.meta.get("roots", ()), moment)
     value, effects, _ = step.load(asked, entry, moment)
     restore(moment, effects)
     return value
@@ -196,14 +194,32 @@ def look(step: Definition, asked: Asked, entry: Decoded) -> ItemPath:
     moment = step.meet(asked, entry)
     for number in range(entry.meta["chunks"]):
         chunk = yield Blocking(asked.shelf.chunk, entry, number)
-        for pickled in chunk.load():
-            with keeping(asked.run.store):
-                item, _ = codec.loads(pickled, chunk.meta.get("main", ""), moment.roots.find)
+        for item, _ in _items(step, asked, chunk, moment):
             try:
                 yield Item(item)
             except _Closed:
                 return None
+    _meet_state(step, entry.meta.get("roots", ()), moment)
     return step.load(asked, entry, moment)[0]
+
+
+def _items(step: Definition, asked: Asked, chunk: Decoded, moment: Moment) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The items of one chunk with their effects, each as the state is when it is asked for."""
+    pickles = chunk.load()
+    for pickled, roots in zip(pickles, chunk.meta.get("roots") or itertools.repeat(())):
+        _meet_state(step, roots, moment)
+        with keeping(asked.run.store):
+            loaded = codec.loads(pickled, chunk.meta.get("main", ""), moment.roots.find)
+        yield loaded
+
+
+def _meet_state(step: Definition, roots: Iterable[tuple[str, str, str]], moment: Moment) -> None:
+    """The state is what the consumer has left: it may not be what the next item was kept with."""
+    moment.roots.forget("state")
+    try:
+        moment.roots.meet(roots, ("state",))
+    except CodecError as error:
+        raise StoreError(f"step {step.name} cannot be replayed any further: {error}") from None
 
 
 def _find(step: Definition, asked: Asked, told: str | None = None) -> tuple[tuple[Decoded, Moment] | None, str | None]:
@@ -215,7 +231,6 @@ def _find(step: Definition, asked: Asked, told: str | None = None) -> tuple[tupl
         for number in range(entry.meta["chunks"]):
             asked.shelf.chunk(entry, number)
         moment = step.meet(asked, entry)
-        moment.roots.shallow = True
         with keeping(asked.run.store):  # the state is not there yet
             loaded = entry.load(lambda name: moment.roots.find(name) if name[0] == "argument" else None)
         effects = loaded[1] if entry.meta.get("effects") else {}
@@ -242,11 +257,12 @@ class _Recording:
         self._step, self._asked, self._why, self.turn = step, asked, why, turn
         self._parts, self._code = step.parts(asked)  # now: the body may change its arguments
         self._moment = step.moment(asked, self._parts)
-        self._moment.roots.shallow = True  # each item is kept for itself
+        self._moment.per_item = True
         self._whole = Scene(self._moment, per_item=False)
         self._stretch: Scene
         self._entered: Callable[[], None]
         self._items: list[bytes] = []
+        self._roots: list[list[tuple[str, str, str]]] = []  # for each, the state that its names count in
         self._size = 0
         self._keys = asked.shelf.new_items()
         self._chunks: list[codec.Encoded] = []
@@ -266,6 +282,7 @@ class _Recording:
             self._stretch.returned()
             with keeping(self._asked.run.store, self._blobs.extend, self._asked.node.key):
                 self._items.append(codec.dumps((item, self._stretch.effects()), self._moment.roots.name))
+            self._roots.append([root for root in self._moment.roots.listed if root[0] == "state"])
         except (CodecError, StoreError) as error:
             warn(f"step {self._step.name}: the items are not kept: {error}")
             return None
@@ -276,8 +293,8 @@ class _Recording:
 
     def _pack(self) -> None:
         number = len(self._chunks)
-        self._chunks.append(self._asked.shelf.encode_chunk(self._keys, number, self._items))
-        self._items, self._size = [], 0
+        self._chunks.append(self._asked.shelf.encode_chunk(self._keys, number, self._items, self._roots))
+        self._items, self._roots, self._size = [], [], 0
 
     def finish(self, value: object) -> Callable[[], None]:
         """The generator is exhausted; what is returned writes the checkpoint."""

@@ -251,9 +251,9 @@ class Shelf:
         """The beginning of the keys of one generator's chunks."""
         return f"{self.home}#/{secrets.token_hex(8)}/"
 
-    def encode_chunk(self, items: str, number: int, pickled: list[bytes]) -> Encoded:
-        """Some items of a generator, each pickled already."""
-        return encode(pickled, {}, key=f"{items}{number:08x}", secret=self._secret)
+    def encode_chunk(self, items: str, number: int, pickled: list[bytes], roots: list[Any]) -> Encoded:
+        """Some items of a generator, each pickled already, and the roots that each names objects under."""
+        return encode(pickled, {"roots": roots} if any(roots) else {}, key=f"{items}{number:08x}", secret=self._secret)
 
     def chunk(self, entry: Decoded, number: int) -> Decoded:
         """One chunk of the items that belong to an entry."""

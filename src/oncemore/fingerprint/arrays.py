@@ -5,6 +5,7 @@ Only imported when a value of such a type turns up, so the library is there; it 
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Iterator
 from functools import lru_cache
@@ -13,7 +14,7 @@ from typing import Any
 from blake3 import blake3
 
 from .kinds import attributes
-from .parts import Describe, Parts, Sealed, by_attribute
+from .parts import Describe, Parts, Sealed, by_attribute, refuse
 
 _BUFFER = 1 << 20  # bytes that are copied at a time from an array that does not lie in one piece
 
@@ -23,7 +24,9 @@ def describer(kind: type) -> Describe | None:
     torch = sys.modules.get("torch")
     if torch is not None and issubclass(kind, torch.Tensor):
         return _tensor
-    np: Any = sys.modules["numpy"]
+    np: Any = sys.modules.get("numpy")
+    if np is None:  # torch does without
+        return None
     for base, describe in (
         (np.ma.MaskedArray, _masked),
         (np.ndarray, _array),
@@ -78,9 +81,17 @@ def _seeds(seeds: Any) -> Parts:
 
 def _tensor(tensor: Any) -> Parts:
     torch: Any = sys.modules["torch"]
-    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    content = Sealed(blake3(flat.numpy()).digest(16))
-    return Parts("torch.Tensor", [type(tensor), str(tensor.dtype), tuple(tensor.shape), tensor.requires_grad, content])
+    if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_nested:
+        return refuse(tensor)
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    size = plain.numel() * plain.element_size()
+    # where it lies, not through numpy: that would forbid the user to resize the tensor from then on
+    lying = memoryview((ctypes.c_char * size).from_address(plain.data_ptr())).cast("B") if size else b""
+    content = Sealed(blake3(lying).digest(16))
+    grad = [tensor.grad] if tensor.is_leaf and tensor.grad is not None else []
+    return Parts(
+        "torch.Tensor", [type(tensor), str(tensor.dtype), tuple(tensor.shape), tensor.requires_grad, content, *grad]
+    )
 
 
 # --- kinds of element -----------------------------------------------------------------------------------------------

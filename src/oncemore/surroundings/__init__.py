@@ -9,10 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import UsageError
+from ..fingerprint.shown import Part
 from .objects import Roots
+
+
+class Early(NamedTuple):
+    """A state value as it was when the step began, and its digest when a generator handed over to its consumer."""
+
+    value: Any
+    part: Part
+    left: bytes | None
 
 
 @dataclass
@@ -21,7 +30,8 @@ class Moment:
 
     `digests` are the content digests of those arguments that have one already; `options` are the step's. `reads` fills
     while the step runs: the state keys that it read, with the digests of what it read; so do `sets`, the keys that it set
-    itself, `existed`, whether keys that it touched were there before, and `inside`, the files of steps that it called.
+    itself, `existed`, whether keys that it touched were there before, `early`, how state values were that it can change
+    without touching them, and `inside`, the files of steps that it called.
     """
 
     step: str
@@ -34,9 +44,8 @@ class Moment:
     shown: dict[str, str] = field(default_factory=dict[str, str])
     sets: set[str] = field(default_factory=set[str])
     existed: dict[str, bool] = field(default_factory=dict[str, bool])
-    early: dict[str, str] | None = (
-        None  # digests of the state values that the step can change through its arguments, too
-    )
+    per_item: bool = False  # a generator's: `state` looks around each item, `arguments` around all
+    early: dict[str, Early] = field(default_factory=dict[str, Early])
     inside: list[Any] = field(default_factory=list[Any])
     node: str = ""  # the key of its checkpoint
 

@@ -8,9 +8,7 @@ way have an equal list, so the name leads to the caller's own object there. How 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from functools import partial
-from types import BuiltinFunctionType, FunctionType, MethodType
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from blake3 import blake3
@@ -18,17 +16,39 @@ from blake3 import blake3
 from ..codec import dumps, loads
 from ..errors import CodecError, FingerprintError
 from ..fingerprint.values import digest
-from .ways import fixed, way
+from .ways import ATOMS, fixed, through, way
 
 Name = tuple[str, str, int]  # kind of root, its name, place in the walk
 Place = tuple[str, str]
 
 
-class Note(NamedTuple):
-    """A root before a step: its digest, and those of the objects in it that are looked at one by one."""
+class Walk(NamedTuple):
+    """Where a root leads to at one moment: its objects, the root first, and their places in the order they were met."""
 
+    found: list[Any]
+    met: list[int]
+
+
+class Note(NamedTuple):
+    """A root before a step: its value, digest and walk, and the digests of the objects that are looked at one by one."""
+
+    value: Any
     whole: bytes | None
+    walk: Walk
     single: dict[int, bytes | None]
+
+    def changed(self) -> bool:
+        """Whether the value, or the sharing of its parts, is another now; what has no digest counts as unchanged."""
+        if self.whole is None:
+            return False
+        return identity(self.value) != self.whole or (len(self.walk.found) > 1 and not self._tied())
+
+    def _tied(self) -> bool:
+        """Whether the objects of then are still where they were: an equal one in the place of another is a change, too."""
+        known = {id(obj) for obj in self.walk.found}
+        now = walk_from(self.value)
+        met = [id(now.found[i]) for i in now.met]
+        return [id(self.walk.found[i]) for i in self.walk.met] == [obj for obj in met if obj in known]
 
 
 class Roots:
@@ -36,87 +56,39 @@ class Roots:
 
     def __init__(self, lookup: Callable[[str, str], Any], loose: Callable[[str], bool] = lambda name: False) -> None:
         self._lookup, self._loose = lookup, loose
-        self._found: dict[Place, list[Any]] = {}
+        self._walks: dict[Place, Walk] = {}
         self._names: dict[int, Name] = {}
         self._shapes: dict[Place, str] = {}
-        self._early: dict[Place, tuple[list[Any], list[str]]] = {}
-        self.shallow = False  # state values are known as a whole only, and what is in them goes by value
         self.listed: list[tuple[str, str, str]] = []  # the roots whose shapes have to be the same; grows while pickling
 
-    def add(self, kind: str, name: str) -> list[Any]:
-        """Learn the objects under a root."""
+    def add(self, kind: str, name: str, walk: Walk | None = None) -> list[Any]:
+        """Learn the objects under a root, as they are now or as an earlier walk found them."""
         place = (kind, name)
-        if place not in self._found:
-            if kind == "state" and self.shallow:
-                return self._add_shallow(place)
-            self._found[place], shape = self._early.get(place) or self._walk(place, self._lookup(kind, name))
+        if place not in self._walks:
+            found, met = self._walks[place] = walk or walk_from(self._lookup(kind, name))
+            shape: list[str] = []
+            for i in met:
+                known = self._names.get(id(found[i]))
+                counts = known is not None and way(type(found[i])) is not None  # the others may be shared in any way
+                shape.append(repr(known) if counts else type(found[i]).__qualname__)
+                self._names.setdefault(id(found[i]), (*place, i))
             self._shapes[place] = blake3(",".join(shape).encode()).hexdigest(length=8)
-        return self._found[place]
+        return self._walks[place].found
 
-    def shared(self, kind: str, name: str) -> bool:
-        """Whether a root is part of another that is known; then it is looked at now, before it is changed through that one."""
-        root = self._lookup(kind, name)
-        if id(root) not in self._names:
-            return False
-        if not self.shallow:
-            self._early[kind, name] = self._walk((kind, name), root)
-        return True
+    def meet(self, listed: Iterable[tuple[str, str, str]], kinds: Collection[str]) -> None:
+        """Learn the roots in the order in which they were named then. CodecError if they lead elsewhere now."""
+        for kind, name, shape in listed:
+            if kind in kinds:
+                self.add(kind, name)
+                if self._shapes[kind, name] != shape:
+                    raise CodecError(
+                        f"{kind} `{name}` is made of other objects, or shares them otherwise, than when it was kept"
+                    )
 
-    def _add_shallow(self, place: Place) -> list[Any]:
-        root = self._lookup(*place)
-        self._found[place] = [] if fixed(type(root)) or way(type(root)) is None else [root]
-        for obj in self._found[place]:
-            self._names.setdefault(id(obj), (*place, 0))
-        return self._found[place]
-
-    def _walk(self, place: Place, root: Any) -> tuple[list[Any], list[str]]:
-        """Every object reachable from `root` that can be changed, the root first; and what was met, with its sharing."""
-        found: list[Any] = []
-        shape: list[str] = []
-        passed: dict[int, Any] = {}
-        todo = deque([root])
-        while todo:
-            obj = todo.popleft()
-            kind = type(obj)
-            if fixed(kind):
-                continue
-            inside = _through(obj)
-            if inside is not None:
-                if id(obj) not in passed:
-                    passed[id(obj)] = obj
-                    todo.extend(inside)
-                continue
-            how = way(kind)
-            known = self._names.get(id(obj))
-            if known is not None and how is not None:
-                shape.append(repr(known))
-            else:
-                shape.append(kind.__qualname__)
-            if how is None or id(obj) not in passed:  # what cannot be changed may be shared in any way
-                passed[id(obj)] = obj
-                self._names.setdefault(id(obj), (*place, len(found)))
-                found.append(obj)
-                if how is not None:
-                    todo.extend(child for child in how.children(obj) if not fixed(type(child)))
-        return found, shape
-
-    def shares(self, root: Any) -> bool:
-        """Whether something that `root` leads to is known already."""
-        seen: set[int] = set()
-        todo = [root] if self._names else []
-        while todo:
-            obj = todo.pop()
-            if id(obj) in self._names:
-                return True
-            if id(obj) in seen or fixed(type(obj)):
-                continue
-            seen.add(id(obj))
-            how = way(type(obj))
-            if isinstance(obj, (tuple, frozenset)):
-                todo.extend(obj)
-            elif how is not None:
-                todo.extend(how.children(obj))
-        return False
+    @property
+    def known(self) -> Iterable[int]:
+        """The ids of the objects that have a name."""
+        return self._names.keys()
 
     def __bool__(self) -> bool:
         return bool(self._names)
@@ -140,17 +112,10 @@ class Roots:
         kind, root, place = name
         return self.add(kind, root)[place]
 
-    def shape(self, kind: str, name: str) -> str:
-        """What the walk from a root meets: names count only where it meets the same."""
-        self.add(kind, name)
-        return self._shapes[kind, name]
-
     def forget(self, kind: str) -> None:
         """Roots of that kind are other objects from now on: a generator goes on after its consumer had a turn."""
-        for place in [place for place in self._found if place[0] == kind]:
-            del self._found[place]
-            self._shapes.pop(place, None)
-        self._early.clear()
+        for place in [place for place in self._walks if place[0] == kind]:
+            del self._walks[place], self._shapes[place]
         self._names = {obj: name for obj, name in self._names.items() if name[0] != kind}
         self.listed[:] = [item for item in self.listed if item[0] != kind]
 
@@ -158,18 +123,20 @@ class Roots:
 
     def note(self, kind: str, name: str, whole: bytes | None = None) -> Note:
         """Look at a root before a step. Large parts are looked at one by one, so that only those that change are kept."""
-        objects = self.add(kind, name)
-        whole = whole or identity(self._lookup(kind, name))
-        ways = [(i, obj, way(type(obj))) for i, obj in enumerate(objects)]
-        alone = {i for i, obj, how in ways if how is None or not how.can(obj) or (how.heavy(obj) and len(objects) > 1)}
-        return Note(whole, {i: identity(objects[i]) for i in alone})
+        value = self._lookup(kind, name)
+        walk = self._walks.get((kind, name)) or walk_from(value)
+        ways = [(i, obj, way(type(obj))) for i, obj in enumerate(walk.found)]
+        alone = {
+            i for i, obj, how in ways if how is None or not how.can(obj) or (how.heavy(obj) and len(walk.found) > 1)
+        }
+        return Note(value, whole or identity(value), walk, {i: identity(walk.found[i]) for i in alone})
 
     def changes(self, kind: str, name: str, note: Note) -> dict[int, Any] | None:
         """What became of the objects under a root, children by reference; None if nothing. CodecError if it cannot be redone."""
-        if note.whole is None or identity(self._lookup(kind, name)) == note.whole:
+        if not note.changed():
             return None
         found: dict[int, Any] = {}
-        for i, obj in enumerate(self.add(kind, name)):
+        for i, obj in enumerate(note.walk.found):
             if i in note.single and identity(obj) == note.single[i]:
                 continue
             how = way(type(obj))
@@ -182,13 +149,16 @@ class Roots:
         self.list((kind, name))
         return found
 
+    def arguments_in(self, value: Any) -> Iterable[tuple[Any, Any]]:
+        """The arguments' objects that a value leads to, with their contents."""
+        named = (obj for obj in walk_from(value).found if self._names.get(id(obj), ("",))[0] == "argument")
+        ways = ((obj, way(type(obj))) for obj in named)
+        return [(obj, how.content(obj)) for obj, how in ways if how is not None and how.can(obj)]
+
     def assign(self, kind: str, name: str, contents: dict[int, Any]) -> None:
         """Give the objects under a root these contents, in place."""
         for i, content in contents.items():
-            obj = self.find((kind, name, i))
-            how = way(type(obj))
-            assert how is not None, f"{type(obj)} had a way to be changed when it was recorded"
-            how.assign(obj, content)
+            assign(self.find((kind, name, i)), content)
 
     def contents(self, kind: str, name: str) -> dict[int, Any]:
         """The content of every object under a root that can be changed, children by reference."""
@@ -200,13 +170,57 @@ class Roots:
         how = way(type(obj))
         return self._names.get(id(obj)) if how is not None and how.can(obj) else None
 
-    def freeze(self, kind: str, name: str) -> bytes:
-        """A copy of what is under a root as bytes, in which the caller's objects stay references."""
-        return dumps(self.contents(kind, name), lambda obj: self._names.get(id(obj)))
 
-    def thaw(self, kind: str, name: str, frozen: bytes) -> None:
-        """Put back what `freeze` took."""
-        self.assign(kind, name, loads(frozen, find=self.find))
+class Frozen:
+    """A copy of what a walk found, to put back into the same objects."""
+
+    def __init__(self, walk: Walk) -> None:
+        self._found = walk.found
+        places = {id(obj): i for i, obj in enumerate(walk.found)}
+        ways = ((i, obj, way(type(obj))) for i, obj in enumerate(walk.found))
+        contents = {i: how.content(obj) for i, obj, how in ways if how is not None and how.can(obj)}
+        self._contents = dumps(contents, lambda obj: places.get(id(obj)))
+
+    def thaw(self) -> None:
+        for i, content in loads(self._contents, find=self._found.__getitem__).items():
+            assign(self._found[i], content)
+
+
+def walk_from(root: Any) -> Walk:
+    """Every object reachable from `root` that can be changed, or may be."""
+    found: list[Any] = []
+    met: list[int] = []
+    passed: dict[int, int] = {}
+    kept: list[Any] = []  # what is passed through: an id counts only while its object is there
+    todo = deque(_changing([root]))
+    while todo:
+        obj = todo.popleft()
+        inside, how = through(type(obj)), way(type(obj))
+        if inside is not None:
+            if id(obj) not in passed:
+                passed[id(obj)] = -1
+                kept.append(obj)
+                todo.extend(_changing(inside(obj)))
+            continue
+        if how is None or id(obj) not in passed:
+            passed[id(obj)] = len(found)
+            found.append(obj)
+            if how is not None:
+                todo.extend(_changing(how.children(obj)))
+        met.append(passed[id(obj)])
+    return Walk(found, met)
+
+
+def _changing(objects: Iterable[Any]) -> Iterable[Any]:
+    """Those that may change, or lead to something that may."""
+    return [obj for obj in objects if type(obj) not in ATOMS and not fixed(type(obj))]  # most things are made of atoms
+
+
+def assign(obj: Any, content: Any) -> None:
+    """Give an object this content, in place."""
+    how = way(type(obj))
+    assert how is not None, f"{type(obj)} had a way to be changed when it was recorded"
+    how.assign(obj, content)
 
 
 def identity(value: Any) -> bytes | None:
@@ -215,24 +229,3 @@ def identity(value: Any) -> bytes | None:
         return digest(value)
     except FingerprintError:
         return None
-
-
-def _through(obj: Any) -> Iterable[Any] | None:
-    """What is inside something that cannot be changed itself; None if it is not such a thing."""
-    if type(obj) is tuple or (isinstance(obj, tuple) and hasattr(obj, "_fields")):
-        return obj
-    if isinstance(obj, FunctionType):
-        return _captured(obj)
-    if isinstance(obj, (MethodType, BuiltinFunctionType)):
-        return (obj.__self__,)
-    if type(obj) is partial:
-        return (obj.func, obj.args, obj.keywords)
-    return None
-
-
-def _captured(function: FunctionType) -> Iterable[Any]:
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not yet bound
-            continue

@@ -8,14 +8,14 @@ import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import PurePath
-from types import BuiltinFunctionType, ModuleType, SimpleNamespace
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 from ..file import File, FileChange
 
-_ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented)))
+ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented)))
 # Types that cannot change, by name: most programs never load them.
 _IMMUTABLE = frozenset(
     [
@@ -55,7 +55,7 @@ class Way(NamedTuple):
 @_once_per_type
 def fixed(kind: type) -> bool:
     """Whether objects of this type never change."""
-    if kind in _ATOMS or f"{kind.__module__}.{kind.__qualname__}" in _IMMUTABLE:
+    if kind in ATOMS or f"{kind.__module__}.{kind.__qualname__}" in _IMMUTABLE:
         return True
     if issubclass(kind, (type, ModuleType, PurePath, Enum)):  # classes change by patching code
         return True
@@ -78,6 +78,28 @@ def way(kind: type) -> Way | None:
     # an object is its attributes, unless something written in C keeps more of it
     transparent = (object, SimpleNamespace, int, float, complex, str, bytes)
     return _PLAIN if layout in transparent and (kind.__dictoffset__ or _slots(kind)) else None
+
+
+@_once_per_type
+def through(kind: type) -> Callable[[Any], Iterable[Any]] | None:
+    """How to see what is inside something that cannot be changed itself; None if it is not such a thing."""
+    if kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        return tuple.__iter__
+    if issubclass(kind, FunctionType):
+        return _captured
+    if issubclass(kind, (MethodType, BuiltinFunctionType)):
+        return lambda obj: (obj.__self__,)
+    if kind is partial:
+        return lambda obj: (obj.func, obj.args, obj.keywords)
+    return None
+
+
+def _captured(function: FunctionType) -> Iterable[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not yet bound
+            continue
 
 
 def _layout(kind: type) -> type:
@@ -244,6 +266,32 @@ def _array_way(kind: type) -> Way:
     )
 
 
+def _gradient(obj: Any) -> Iterable[Any]:
+    return (obj.grad,) if obj.is_leaf and obj.grad is not None else ()
+
+
+def _tensor_content(obj: Any) -> tuple[Any, bool, Any]:
+    return obj.detach(), obj.requires_grad, next(iter(_gradient(obj)), None)
+
+
+def _assign_tensor(obj: Any, content: tuple[Any, bool, Any]) -> None:
+    data, requires_grad, grad = content
+    if obj.shape == data.shape and obj.dtype == data.dtype:
+        obj.data.copy_(data)  # where it lies: other tensors may be views of it
+    else:
+        obj.data = data
+    if obj.is_leaf:
+        obj.requires_grad_(requires_grad)
+        obj.grad = grad
+
+
+def _plain_tensor(obj: Any) -> bool:
+    """Whether each number has a place of its own that may be written to."""
+    if obj.layout is not sys.modules["torch"].strided or obj.is_nested or obj.is_inference():
+        return False
+    return all(stride or size < 2 for size, stride in zip(obj.shape, obj.stride()))
+
+
 def _library_way(kind: type) -> Way | None:
     numpy, pandas, polars, torch = (sys.modules.get(name) for name in ("numpy", "pandas", "polars", "torch"))
     if issubclass(kind, random.Random):
@@ -264,6 +312,7 @@ def _library_way(kind: type) -> Way | None:
         swap: Callable[[Any, Any], None] = lambda obj, content: setattr(obj, inner, getattr(content, inner))  # noqa: E731
         return Way(_nothing, lambda obj: obj.clone(), swap, heavy=lambda obj: True)
     if torch is not None and issubclass(kind, torch.Tensor):
-        fill: Callable[[Any, Any], None] = lambda obj, content: obj.data.set_(content.data)  # noqa: E731
-        return Way(_nothing, lambda obj: obj.detach(), fill, heavy=lambda obj: True)
+        return Way(_gradient, _tensor_content, _assign_tensor, heavy=lambda obj: True, can=_plain_tensor)
+    if issubclass(kind, getattr(torch, "Generator", ())):
+        return Way(_nothing, lambda obj: obj.get_state(), lambda obj, content: obj.set_state(content))
     return None
