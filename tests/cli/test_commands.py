@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from oncemore import File, History, checkpoint_scope, checkpointed, open_store
+from oncemore import CheckpointWarning, File, History, checkpoint_scope, checkpointed, open_store
 from oncemore.cli import main
 from oncemore.cli.app import program
 from oncemore.cli.codes import DECLINED, DONE, FAILED, MEANINGS, MISUSED, UNWELL
@@ -367,11 +367,10 @@ def test_runs_go_from_store_to_store(shell: Shell) -> None:
     shell.ok("export runs.json nightly --json")
     for file, store in (("runs.zip", "two"), ("runs.json", "three")):
         shell.ok(f"import {file} --store {store}")
-        assert ran(flow(store, "nightly", workflow="etl")) in (
-            [],
-            ["clean"],
-        )  # JSON cannot hold what clean did to the state
-        assert History(store).verify().well
+    assert ran(flow("two", "nightly", workflow="etl")) == []
+    with pytest.warns(CheckpointWarning, match="clean runs again"):  # JSON cannot hold what it did to the state
+        assert ran(flow("three", "nightly", workflow="etl")) == ["clean"]
+    assert History("two").verify().well and History("three").verify().well
 
 
 def test_a_strangers_archive_is_refused_unless_trusted(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

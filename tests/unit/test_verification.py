@@ -124,7 +124,7 @@ def test_a_value_file_that_is_gone_is_damage() -> None:
 @pytest.mark.parametrize("part", ["/load/", "/=/", "/#/", "blob/", "use/", "/%/", "need/"])
 def test_what_is_referred_to_and_gone_is_dangling(part: str) -> None:
     history = full("store")
-    key = next(key for key in keys("store") if part in key or key.startswith(part))
+    key = next(key for key in reversed(keys("store")) if part in key or key.startswith(part))
     history.store.commit(delete=[key])
     verified = history.verify()
     assert key in [found for found, _ in found(verified, "dangling")]

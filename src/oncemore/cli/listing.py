@@ -46,7 +46,16 @@ _CHECKPOINTS = (
     Column("metadata", text=True),
 )
 _UNKNOWN = (Column("unknown outcome"), Column("begun"), Column("key"))
-_HIDDEN = {"seq", "time", "lane", "traceback", "fingerprint", "entry", "snapshot"}  # for programs, not for people
+_HIDDEN = {
+    "seq",
+    "time",
+    "lane",
+    "traceback",
+    "fingerprint",
+    "entry",
+    "snapshot",
+    "replaces",
+}  # for programs, not for people
 
 
 class Moment(Param):

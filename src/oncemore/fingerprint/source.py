@@ -12,10 +12,10 @@ import functools
 import linecache
 import operator
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from .reach import CONSTANTS, instructions, reads
 from .tree import Import, constant, digest_of_tree, hashed
@@ -24,6 +24,7 @@ _FUTURES: int = functools.reduce(
     operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 )
 
+T = TypeVar("T")
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -86,6 +87,17 @@ def _open(text: bytes, path: str) -> _File | None:
     return file
 
 
+def _steadily(build: Callable[[], T], attempts: int = 20) -> T:
+    """Python 3.11 raises SystemError now and then when threads make syntax trees at the same time (its issue 106905)."""
+    while True:
+        try:
+            return build()
+        except SystemError:
+            attempts -= 1
+            if not attempts:
+                raise
+
+
 def class_text(name: str, path: str, namespace: dict[str, Any]) -> tuple[int, str]:
     """Where a class stands in a file, and its text. For display only: it may not be what is loaded."""
     file = _files.get(path) or _open(_read(path, namespace) or b"", path)
@@ -122,7 +134,7 @@ class _File:
     def __init__(self, text: bytes, path: str) -> None:
         self.text = text
         self.path = path
-        self.tree = ast.parse(text, path)
+        self.tree = _steadily(lambda: ast.parse(text, path))
         self._lines: list[str] | None = None
         self._compiled: dict[int, dict[str, list[CodeType]]] = {}
         self._lambdas: dict[int, list[tuple[CodeType, Function]]] = {}
@@ -161,7 +173,7 @@ class _File:
 
     def _compile_lambdas(self, futures: int) -> list[tuple[CodeType, Function]]:
         """Several lambdas may stand on one line, so each is given a line of its own, in a copy of the tree."""
-        copy, line = ast.parse(self.text, self.path), 1 + self.text.count(b"\n")
+        copy, line = _steadily(lambda: ast.parse(self.text, self.path)), 1 + self.text.count(b"\n")
         lambdas: dict[int, Function] = {}
         for node, marked in zip(ast.walk(self.tree), ast.walk(copy), strict=True):
             if isinstance(node, ast.Lambda) and isinstance(marked, ast.Lambda):
@@ -174,7 +186,7 @@ class _File:
 
     def _compile(self, tree: ast.Module, futures: int) -> CodeType:
         flags = futures | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as in a notebook
-        code: CodeType = compile(tree, self.path, "exec", flags=flags, dont_inherit=True)
+        code: CodeType = _steadily(lambda: compile(tree, self.path, "exec", flags=flags, dont_inherit=True))
         return code
 
     def segment(self, node: Function | ast.ClassDef) -> str:
