@@ -33,7 +33,7 @@ ORDER: list[set[str]] = [
     {"runs"},
     {"looking"},
     {"asked", "joining", "scope"},
-    {"generators"},
+    {"generators", "quick"},
     {"calls"},
     {"steps"},
     {"archive", "exchange", "verification"},

@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import pickle
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from . import current, generators, intents, joining
+from . import current, generators, intents, joining, quick
 from .asked import Asked, Call, Found, around, inside
 from .blobs import keeping
 from .codec import Decoded
@@ -36,7 +37,7 @@ from .flight import Blocking, Path, board, drive, drive_async
 from .nodes import Kept
 from .reasons import NEW, Change, Explanation, Facts, changes, sentence
 from .runs import Reference, Run
-from .surroundings import Moment, Scene, kinds, restore, verify
+from .surroundings import Moment, Scene, indifferent, kinds, restore, verify
 from .surroundings.patterns import check_outputs
 from .surroundings.state import depend
 
@@ -66,8 +67,18 @@ class Definition:
             self._follow, self._item_by_item = generators.drive, True
         elif inspect.isasyncgenfunction(function):
             self._follow, self._item_by_item = generators.drive_async, True
+        whole = not (self.every_call or self._item_by_item or options["outputs"]) and self.expires is None
+        self.quick = whole and self.identity.plain and self._follow is drive
         if self.once and self._item_by_item:
             raise UsageError(f"step {self.name}: effect='once' is for steps that return, not for generators")
+
+    def call(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call: the value, or what awaits it, or what yields its items."""
+        if self.quick and run.quick:
+            value = quick.recall(self, run, args, kwargs)
+            if value is not quick.MISSING:
+                return value
+        return self.enter(run, args, kwargs)
 
     def enter(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool = False) -> Any:
         """Begin a call: the value, or what awaits it, or what yields its items."""
@@ -175,6 +186,8 @@ class Definition:
         if entry is None:
             return Found(why=why)
         try:
+            if self.quick and (stream := entry.bare()) is not None and indifferent():
+                return Found(entry, pickle.loads(stream))
             value, effects, moment = self.load(asked, entry)
             why = verify(moment, effects)
             return Found(entry, value, effects, moment) if why is None else Found(why=why)
@@ -187,7 +200,10 @@ class Definition:
         """Skip the step: leave the world as if it had run."""
         assert found.entry is not None
         asked.run.count_reuse(asked.node, found.entry)
-        depend(asked.run.state, found.entry.meta.get("reads", ()))
+        if self.quick:
+            quick.remember(self, asked, found.entry)
+        if not found.entry.plain:
+            depend(asked.run.state, found.entry.meta.get("reads", ()))
         if found.effects:
             restore(found.moment, found.effects)
         return found.value

@@ -7,9 +7,11 @@ write under that key.
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import pickle
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -98,8 +100,15 @@ def _gap(number: int, offset: int) -> int:
     return -(_ENVELOPE + offset) % _ALIGNED if number >= 2 else 0
 
 
+_BARE = 4096  # bytes
+# In the metadata: there is more to the entry than its value. A text among the metadata may look like it, which does no harm.
+_MORE = re.compile(rb'"(?:effects|roots|reads|readings|items|forgotten)"')
+_SECONDS = re.compile(rb'"seconds":([-+.e0-9]+)')
+_GLOBAL = b"\x93"  # the operation of a pickle that names a class; in a text it may stand, too, which does no harm here
+
+
 class Decoded:
-    """An entry whose signature was right. The metadata is read at once, the value when asked for."""
+    """An entry whose signature was right. Metadata and value are read when asked for."""
 
     def __init__(self, data: Bytes, *, key: str, secret: bytes) -> None:
         body = unseal(data, key, secret)
@@ -110,8 +119,28 @@ class Decoded:
             offset += _gap(number, offset)
             self._frames.append((packing, item, body[offset : offset + size], raw))
             offset += size
-        self._key = key
-        self.meta: dict[str, Any] = json.loads(bytes(compression.unpack(*self._frames[0])))
+        self.key = key
+        self._about = compression.unpack(*self._frames[0])
+        self.plain = _MORE.search(self._about) is None  # it is a value and nothing else
+
+    @functools.cached_property
+    def meta(self) -> dict[str, Any]:
+        """The metadata. Skipping a step that is nothing but a value does without."""
+        facts: dict[str, Any] = json.loads(bytes(self._about))
+        return facts
+
+    @property
+    def seconds(self) -> float:
+        """How long the step took."""
+        found = _SECONDS.search(self._about)
+        return float(found[1]) if found else 0.0
+
+    def bare(self) -> bytes | None:
+        """The pickle, if it is small and `pickle.loads` gives the whole value: no classes, no objects kept by name, no effects."""
+        if not self.plain or len(self._frames) != 2 or self._frames[1][3] > _BARE:
+            return None
+        stream = bytes(compression.unpack(*self._frames[1]))
+        return None if _GLOBAL in stream else stream
 
     def load(self, find: Finding | None = None) -> Any:
         """A fresh value, sharing no memory with what any other call returned; `find` gives the objects kept by name."""
@@ -120,7 +149,7 @@ class Decoded:
             buffers = [compression.unpack(*frame) for frame in self._frames[2:]]
             return _Unpickler(stream, buffers, self.meta.get("main", ""), find).load()
         except Exception as error:  # a pickle runs the user's classes: anything can come out of it
-            raise CodecError(f"entry {self._key} cannot be read back: {type(error).__name__}: {error}") from error
+            raise CodecError(f"entry {self.key} cannot be read back: {type(error).__name__}: {error}") from error
 
 
 def dumps(value: object, name: Naming | None = None) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from blake3 import blake3
 from .codec import Encoded, Naming
 from .fingerprint import Part
 
+_quoted = functools.lru_cache(quote)
+
 
 class Node:
     """One call of a step: the step's name, and the digests of its arguments and of its code."""
@@ -21,7 +24,7 @@ class Node:
 
     def __init__(self, home: str, owner: str, step: str, arguments: str, code: str) -> None:
         self.home, self.owner, self.step, self.arguments, self.code = home, owner, step, arguments, code
-        self.key = f"{home}{quote(step, safe='')}/{arguments}.{code}"
+        self.key = f"{home}{_quoted(step, safe='')}/{arguments}.{code}"
 
     @property
     def fingerprint(self) -> str:

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
@@ -76,11 +76,12 @@ class Run(Past):
         self.ran: Counter[str] = Counter()
         self.reused: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
-        self._saved: Counter[str] = Counter()
-        self._refresh = set(map(str.strip, os.environ.get("ONCEMORE_REFRESH", "").split(",")))
+        self._saved: defaultdict[str, float] = defaultdict(float)
+        self._refresh = set(filter(None, map(str.strip, os.environ.get("ONCEMORE_REFRESH", "").split(","))))
         self._refreshed: set[tuple[str, str]] = set()
         self.passed: set[str] = set()  # the entries of nodes that ran or were reused in this scope
         self.calls: dict[str, Ordinals] = {}  # of steps that count every call
+        self.quick: dict[Any, Any] = {}  # calls whose value is at hand (see quick.py)
         self.loops: dict[str, Any] = {}  # those begun in this scope, with what they know of the state; None: completed
         self._listeners: list[tuple[type[Event], Callable[[Any], object]]] = []
         self.report: Report | None = None  # tells people, if any look
@@ -312,7 +313,7 @@ class Run(Past):
         return node.step in self._refresh and (node.step, node.fingerprint) not in self._refreshed
 
     def count_reuse(self, node: Node, entry: Decoded) -> None:
-        seconds = entry.meta.get("seconds", 0)
+        seconds = entry.seconds
         self.passed.add(node.key)
         self.reused[node.step] += 1
         self._saved[node.step] += seconds

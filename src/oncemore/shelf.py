@@ -70,6 +70,8 @@ class Shelf:
             entry = self.read(key)
             if entry is None:
                 continue
+            if entry.plain and older is None:
+                return entry
             for names in entry.meta.get("readings", ()):
                 variant = variant_key(key, {name: state(name) for name in names})
                 found = self.read(variant) if older is None or older.counts(variant) else None
@@ -116,6 +118,10 @@ class Shelf:
 
     def _counts(self, entry: str) -> bool:
         return entry.startswith(self.home) or any(o.counts(entry) for o in self._older if entry.startswith(o.home))
+
+    def near(self, key: str) -> bytes | Decoded | None:
+        """What of an entry is in memory; another, or nothing, as soon as this process has changed the entry."""
+        return self._near.get(key)
 
     def read(self, key: str) -> Decoded | None:
         """An entry, its signature verified, or None. IntegrityError if what is there cannot be trusted."""

@@ -130,7 +130,7 @@ class Step(_Verbs[P, R], _FunctionWrapper):
     def _self_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         definition = self._self_definition
         run = definition.home(self._self_reference)
-        return definition.function(*args, **kwargs) if run is None else definition.enter(run, args, kwargs)
+        return definition.function(*args, **kwargs) if run is None else definition.call(run, args, kwargs)
 
     def _parts(self) -> tuple[Definition, Reference | None, tuple[Any, ...]]:
         return self._self_definition, self._self_reference, ()

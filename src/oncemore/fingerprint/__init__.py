@@ -62,6 +62,8 @@ class Identity:
         self._counted = [(i, name, by_name.get(name)) for i, name in enumerate(self.names) if name not in ignore]
         self.contents = [(f"argument `{name}`", name) for _, name, key in self._counted if key is None]
         self._plain = not by_name and not ignore
+        self.plain = self._plain and self._whole_key is None  # the bound arguments are all that counts, as they are
+        self._last: tuple[object, str] | None = None
         self._version = version
         self._code = None if code == "version" else Code(function, code)
 
@@ -114,9 +116,16 @@ class Identity:
     def code(self) -> str:
         """The digest over all code that counts, and the version. FingerprintError names a global that has no identity."""
         try:
-            return digest((self._code.digest() if self._code else b"", self._version)).hex()
+            stamp = self.stamp()
+            if self._last is None or self._last[0] is not stamp:
+                self._last = stamp, digest((self._code.digest() if self._code else b"", self._version)).hex()
+            return self._last[1]
         except FingerprintError as error:
             raise FingerprintError(error.kind, error.path, error.part, self.step) from error
+
+    def stamp(self) -> object:
+        """The same object as long as the code is the same."""
+        return self._code.stamp() if self._code else None
 
     def packages(self) -> dict[str, str]:
         """The versions of installed packages that the code uses: recorded, not compared."""

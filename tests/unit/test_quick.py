@@ -1,0 +1,142 @@
+"""The short way of a call that was skipped before gives what the long way would give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from oncemore import Run, Surrounding, checkpoint_scope, checkpointed, quick, register_surrounding, surroundings
+
+FACTOR = 2
+
+
+class Calls:
+    """What ran since it was last asked: a list that the step appended to would be part of its identity."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self) -> list[str]:
+        return self._capsys.readouterr().out.split()
+
+
+@pytest.fixture
+def calls(capsys: pytest.CaptureFixture[str]) -> Calls:
+    return Calls(capsys)
+
+
+@checkpointed
+def scaled(value: Any, more: Any = None) -> list[Any]:
+    print(repr(value))
+    return [value, FACTOR]
+
+
+@pytest.fixture
+def run(calls: Calls) -> Iterator[Run]:
+    """A scope in which `scaled(1)` has been skipped, so that it is known."""
+    with checkpoint_scope("quick", store="store"):
+        scaled(1)
+    with checkpoint_scope("quick", store="store") as run:
+        calls()
+        assert scaled(1) == [1, 2]
+        assert quick.recall(scaled._self_definition, run, (1,), {}) == [1, 2]
+        yield run
+
+
+def test_every_value_is_a_fresh_one_and_counts(run: Run, calls: Calls) -> None:
+    first, second = scaled(1), scaled(1)
+    first.append(3)
+    assert (second, scaled(1), scaled(value=1), calls()) == ([1, 2], [1, 2], [1, 2], [])
+    assert run.reused["scaled"] == 6
+
+
+@pytest.mark.parametrize("value", [True, 1.0, "1", b"1", None, (1,), [1]])
+def test_what_is_equal_and_of_another_type_is_another_call(run: Run, calls: Calls, value: Any) -> None:
+    assert scaled(value) == [value, 2]
+    assert calls() == [repr(value)]
+    assert type(scaled(value)[0]) is type(value)
+
+
+def test_a_default_spelled_out_is_the_same_call(run: Run, calls: Calls) -> None:
+    scaled(1, None)
+    assert calls() == []
+
+
+def test_a_global_that_changed_is_noticed(run: Run, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "FACTOR", 3)
+    assert (scaled(1), calls()) == ([1, 3], ["1"])
+    monkeypatch.setitem(globals(), "FACTOR", 2)
+    assert (scaled(1), calls()) == ([1, 2], [])
+
+
+def test_what_was_forgotten_or_refreshed_or_rolled_back_is_noticed(run: Run, calls: Calls) -> None:
+    assert scaled.forget(1)
+    scaled(1)
+    assert calls() == ["1"]
+    scaled(1)
+    scaled.refresh(1)
+    assert calls() == ["1"]
+    scaled(1)
+    run.rollback(before="scaled")
+    scaled(1)
+    assert calls() == ["1"]
+
+
+def test_a_step_that_reads_state_does_not_go_the_short_way() -> None:
+    from oncemore import current_run
+
+    @checkpointed
+    def read(n: int) -> Any:
+        run = current_run()
+        assert run is not None
+        return run.state["n"]
+
+    for _ in range(2):
+        with checkpoint_scope("state", store="store", state={"n": 1}) as run:
+            assert [read(0), read(0)] == [1, 1]
+            run.state["n"] = 2
+            assert [read(0), read(0)] == [2, 2]
+
+
+def test_what_must_run_again_runs_again(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCEMORE_REFRESH", "scaled")
+    for _ in range(2):
+        with checkpoint_scope("again", store="store"):
+            assert [scaled(5) for _ in range(3)] == [[5, 2]] * 3
+    assert calls() == ["5", "5"]
+
+
+def test_a_surrounding_that_wants_to_look_first_is_asked(
+    run: Run, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Careful(Surrounding):
+        name = "careful"
+
+        def before(self, moment: Any) -> None: ...
+
+        def after(self, moment: Any, note: Any) -> None: ...
+
+        def verify(self, moment: Any, effect: Any) -> str | None:
+            return "it is careful"
+
+    monkeypatch.setattr(surroundings, "_kinds", dict(surroundings._kinds))
+    monkeypatch.setattr(surroundings, "_careful", set())
+    register_surrounding(Careful())
+    scaled(1)
+    assert calls() == ["1"]
+
+
+def test_a_step_that_expires_or_writes_files_or_counts_its_calls_goes_the_long_way() -> None:
+    for options in ({"expires": "1d"}, {"outputs": ["x"]}, {"every_call": True}, {"key": len}, {"ignore": ["n"]}):
+        step = checkpointed(**options)(lambda n: n)  # type: ignore[call-overload]
+        assert not step._self_definition.quick
+
+
+def test_objects_are_no_arguments_for_the_short_way(run: Run, calls: Calls) -> None:
+    scaled(2.0)
+    with checkpoint_scope("quick", store="store") as again:
+        for value in (0.0, -0.0, 2.0, "x" * 1000):
+            scaled(value)
+        assert again.quick == {}
