@@ -243,12 +243,10 @@ class Dbos(Peer):
     durable = POWER
     lacks = "code (a version of the whole program), arguments (by position), integrity, effects"
 
-    def open(self) -> None:
+    def __init__(self, folder: Path) -> None:
         from dbos import DBOS
 
-        self.folder.mkdir(exist_ok=True)
-        url = f"sqlite:///{self.folder / 'dbos.db'}"
-        DBOS(config={"name": "bench", "system_database_url": url, "log_level": "CRITICAL", "run_admin_server": False})
+        super().__init__(folder)
         step = DBOS.step()(body)
 
         @DBOS.workflow()
@@ -260,12 +258,19 @@ class Dbos(Peer):
             return self.took
 
         self.flow = flow
+
+    def open(self) -> None:
+        from dbos import DBOS
+
+        self.folder.mkdir(exist_ok=True)
+        url = f"sqlite:///{self.folder / 'dbos.db'}"
+        DBOS(config={"name": "bench", "system_database_url": url, "log_level": "CRITICAL", "run_admin_server": False})
         DBOS.launch()
 
     def close(self) -> None:
         from dbos import DBOS
 
-        DBOS.destroy(destroy_registry=True)
+        DBOS.destroy()  # its threads would take time from the others
 
     def run(self, number: int, calls: int) -> float:
         from dbos import DBOS, SetWorkflowID

@@ -141,10 +141,10 @@ def _head(results: Sequence[Result], facts: Result) -> list[str]:
         ),
         "",
         (
-            "All contenders of a task take turns in one process; the minimum and the median of all rounds are shown, and ratios are "
-            "ratios of minima. oncemore has all its promises on: code identity, signatures, single flight, effects. A peer is timed "
-            "only after it was seen to skip the body of a call that it had made before. A limit is what the machine or the library "
-            "underneath does without any of this. `make bench` measures anew; the numbers are also in "
+            "All contenders of a task take turns in one process; the minimum and the median of all rounds are shown, and "
+            "ratios are ratios of minima. oncemore has all its promises on: code identity, signatures, single flight, effects. "
+            "A peer is timed only after it was seen to skip the body of a call that it had made before. A limit is what the "
+            "machine or the library underneath does without any of this. `make bench` measures anew; the numbers are also in "
             "[performance.json](performance.json)."
         ),
         "",
