@@ -1,6 +1,7 @@
 """All tasks, one process each: `python -m benchmarks [--quick] [GROUP.TASK ...]`; `make bench` calls it.
 
 Writes docs/performance.md, its plots and docs/performance.json, unless only some tasks are asked for: those are just shown.
+BENCH_CLOCK=cpu measures CPU time: ratios that mean something while others use the machine.
 """
 
 from __future__ import annotations

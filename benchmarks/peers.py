@@ -11,14 +11,13 @@ import importlib
 import logging
 import pickle
 import sqlite3
-import time
 import warnings
 from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .harness import OURS, bodies, body
+from .harness import OURS, bodies, body, clock
 
 PROCESS, POWER = "process", "power"  # what a kept result survives: the death of its process, that of the machine
 
@@ -47,10 +46,10 @@ class Peer:
         raise NotImplementedError
 
     def timed(self, function: Callable[[Any], object], arguments: Iterable[Any]) -> float:
-        start = time.perf_counter()
+        start = clock()
         for argument in arguments:
             function(argument)
-        return time.perf_counter() - start
+        return clock() - start
 
     def numbers(self, number: int, calls: int) -> range:
         return range(number * calls, (number + 1) * calls)
@@ -69,10 +68,10 @@ class Oncemore(Peer):
     def run(self, number: int, calls: int) -> float:
         from oncemore import checkpoint_scope
 
-        start = time.perf_counter()
+        start = clock()
         with checkpoint_scope(f"run {number}", store=self.folder):
             inside = self.timed(self.step, range(calls))
-        return time.perf_counter() - start if self.opening else inside
+        return clock() - start if self.opening else inside
 
 
 class OncemoreWithScope(Oncemore):
@@ -196,10 +195,10 @@ class Mandala(Peer):
         self.storage, self.function = Storage(db_path=str(self.folder / "mandala.db")), op(body)
 
     def run(self, number: int, calls: int) -> float:
-        start = time.perf_counter()
+        start = clock()
         with self.storage:
             self.timed(self.function, self.numbers(number, calls))
-        return time.perf_counter() - start  # it writes when the block ends
+        return clock() - start  # it writes when the block ends
 
 
 class LangGraph(Peer):
@@ -217,10 +216,10 @@ class LangGraph(Peer):
 
         @entrypoint(checkpointer=SqliteSaver(self.connection))
         def flow(calls: int) -> None:
-            start = time.perf_counter()
+            start = clock()
             for number in range(calls):
                 call(number).result()
-            self.took = time.perf_counter() - start
+            self.took = clock() - start
             raise InterruptedError  # cut off after its last task: so it can be resumed
 
         self.flow = flow
@@ -251,10 +250,10 @@ class Dbos(Peer):
 
         @DBOS.workflow()
         def flow(calls: int) -> float:
-            start = time.perf_counter()
+            start = clock()
             for number in range(calls):
                 step(number)
-            self.took = time.perf_counter() - start
+            self.took = clock() - start
             return self.took
 
         self.flow = flow

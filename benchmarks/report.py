@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from . import peers
-from .harness import NOTICEABLE, OURS, ROOT
+from .harness import CPU, NOTICEABLE, OURS, ROOT
 
 DOCS = ROOT / "docs"
 UNITS = {"us": 1e6, "ms": 1e3, "s": 1.0}
@@ -125,6 +125,7 @@ def machine() -> Result:
         "memory GB": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
+        "clock": "CPU time" if CPU else "time",
     }
 
 
@@ -151,6 +152,11 @@ def _head(results: Sequence[Result], facts: Result) -> list[str]:
     ]
     if facts["quick"]:
         lines += ["**A quick run: small sizes, few rounds. Good for a look, not for a judgement.**", ""]
+    if CPU:
+        lines += [
+            "**CPU time instead of time: waiting for a turn or for a disk is left out, threads are added up.**",
+            "",
+        ]
     if busy:
         most = max(result["load"]["others"] for result in busy)
         lines += [

@@ -6,14 +6,13 @@ import gc
 import os
 import shutil
 import sqlite3
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from oncemore import History, checkpoint_scope, checkpointed, open_store
 
-from .harness import OURS, Bench, Contender, Goal, Task, bodies, body
+from .harness import OURS, Bench, Contender, Goal, Task, bodies, body, clock
 
 SMALL = 1_000
 BIG = "oncemore, large store"
@@ -58,10 +57,10 @@ def _both(
 
 def _calls(folder: Path, run: str) -> float:
     with checkpoint_scope(run, store=folder):
-        start = time.perf_counter()
+        start = clock()
         for number in range(CALLS):
             step(number)
-        return time.perf_counter() - start
+        return clock() - start
 
 
 def hit(bench: Bench) -> Task:
@@ -85,9 +84,9 @@ def opening(bench: Bench) -> Task:
     def work(folder: Path, number: int) -> float:
         open_store(folder).close()
         gc.collect()
-        start = time.perf_counter()
+        start = clock()
         with checkpoint_scope("opened", store=folder):
-            return time.perf_counter() - start
+            return clock() - start
 
     return _both("open", bench, work, 1)
 
@@ -108,9 +107,9 @@ def listing(bench: Bench) -> Task:
             made.add(folder)
 
     def work(folder: Path, number: int) -> float:
-        start = time.perf_counter()
+        start = clock()
         assert len(list(History(folder).run("victim").checkpoints)) == nodes
-        return time.perf_counter() - start
+        return clock() - start
 
     return _both(f"list a run of {nodes:,} nodes", bench, work, 1, before, "ms")
 
@@ -119,9 +118,9 @@ def deleting(bench: Bench) -> Task:
     nodes = bench.size(10_000, 500)
 
     def work(folder: Path, number: int) -> float:
-        start = time.perf_counter()
+        start = clock()
         History(folder).delete("victim")
-        return time.perf_counter() - start
+        return clock() - start
 
     task = _both(
         f"delete a run of {nodes:,} nodes", bench, work, 1, lambda folder, number: _make_run(folder, nodes), "ms"
@@ -148,10 +147,10 @@ def _plain_delete(bench: Bench, nodes: int) -> Contender:
             "SELECT substr(key, 1, 22) FROM Cache WHERE key >= 'node/' AND key < 'node0' GROUP BY 1 "
             "ORDER BY max(store_time) DESC LIMIT 1"
         )
-        start = time.perf_counter()
+        start = clock()
         for prefix in (home, home.replace("node", "event")):
             connection.execute("DELETE FROM Cache WHERE key >= ? AND key < ?", (prefix, f"{prefix[:-1]}0"))
-        took = time.perf_counter() - start
+        took = clock() - start
         connection.close()
         return took
 
