@@ -223,7 +223,7 @@ def _eight(bench: Bench, title: str, calls: int, recorded: bool) -> Task:
         f"{WORKERS} processes {title} one store, per call of all together",
         [contender(Oncemore), contender(RawDiskcache)],
         [Goal(1 / 0.9, RawDiskcache.name, "at least 0.9 x the throughput of raw diskcache")],
-        note=f"{os.cpu_count()} CPUs. Each process has a run of its own. What was written was read back: none lost.",
+        note=f"{os.cpu_count()} CPUs, a run for each process; all that was written was read back. Time, with either clock.",
         rounds=bench.size(5, 2),
     )
 

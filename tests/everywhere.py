@@ -36,7 +36,9 @@ PEERS = [
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.everywhere", description=__doc__)
-    parser.add_argument("command", choices=["test", "lint", "format", "docs", "captures", "demo-python", "bench-python"])
+    parser.add_argument(
+        "command", choices=["test", "lint", "format", "docs", "captures", "demo-python", "bench-python"]
+    )
     asked = parser.parse_args()
     wanted, arguments = os.environ.get("PYTHONS", "").split(), shlex.split(os.environ.get("ARGS", ""))
     for foreign in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"):  # what is tested is what gets installed
