@@ -13,7 +13,7 @@ $(error No Python 3 runs here: install Python 3.10 or later, or name one with PY
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint format docs captures demo clean
+.PHONY: help test lint format docs captures demo bench clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -35,6 +35,9 @@ captures:  ## run the sessions that README shows, and put what a terminal shows 
 
 demo:  ## a pipeline that fails at its fourth step and is started again
 	@python="$$($(PYTHON) -m tests.everywhere demo-python)" && "$$python" examples/demo.py
+
+bench:  ## oncemore beside its peers and the limits, into docs/performance.md (QUICK=1: two minutes; ARGS="calls store.hit": only these)
+	@python="$$($(PYTHON) -m tests.everywhere bench-python)" && "$$python" -m benchmarks $(if $(QUICK),--quick) $(ARGS)
 
 clean:  ## remove environments, stores of the demo, caches
 	rm -rf .venvs examples/.demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

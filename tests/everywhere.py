@@ -22,11 +22,23 @@ TEST = ["--editable", ".[test]"]
 LINT = ["--editable", ".[lint]"]
 DOCS = ["--editable", ".[docs]"]
 DEMO = ["--editable", ".", "numpy", "pandas"]
+BENCH = ["--editable", ".", "joblib", "numpy", "pandas"]
+# One by one: a peer that cannot be installed here is left out, and the benchmark says so.
+PEERS = [
+    ["cachier"],
+    ["checkpointer"],
+    ["charmonium.cache"],
+    ["pymandala", "graphviz", "ipython", "prettytable", "pyarrow", "tqdm"],  # it does not name all that it imports
+    ["dbos"],
+    ["langgraph", "langgraph-checkpoint-sqlite"],
+]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.everywhere", description=__doc__)
-    parser.add_argument("command", choices=["test", "lint", "format", "docs", "captures", "demo-python"])
+    parser.add_argument(
+        "command", choices=["test", "lint", "format", "docs", "captures", "demo-python", "bench-python"]
+    )
     asked = parser.parse_args()
     wanted, arguments = os.environ.get("PYTHONS", "").split(), shlex.split(os.environ.get("ARGS", ""))
     for foreign in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"):  # what is tested is what gets installed
@@ -36,6 +48,9 @@ def main() -> int:
     try:
         if asked.command == "demo-python":
             print(environment(_choose()[-1], "demo", DEMO))
+            return 0
+        if asked.command == "bench-python":
+            print(environment(_benched(wanted), "bench", BENCH, optional=PEERS))
             return 0
         if asked.command == "docs":
             return 0 if _docs() else 1
@@ -66,6 +81,12 @@ def _choose(wanted: list[str] | None = None, tell: bool = False) -> list[Python]
     if not found:
         raise Trouble(f"No CPython {SUPPORTED[0]} to {SUPPORTED[-1]} found: install one, or put it on the PATH.")
     return [python for minor, python in found.items() if not wanted or minor in wanted]
+
+
+def _benched(wanted: list[str]) -> Python:
+    """The Python to measure with: the newest on which all peers work with a SQLite before 3.42, or the newest there is."""
+    pythons = {python.minor: python for python in _choose(wanted)}
+    return pythons.get("3.11") or list(pythons.values())[-1]
 
 
 def _ends(pythons: list[Python]) -> list[Python]:

@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Iterator  # as plain as this file has to be for an old Python
+from typing import Iterator, Sequence  # as plain as this file has to be for an old Python
 
 ROOT = Path(__file__).resolve().parent.parent
 VENVS = ROOT / ".venvs"
@@ -124,11 +124,14 @@ def _complete(python: Python) -> None:
     raise Trouble(f"{python.path} (Python {python.version}) comes without {lacks}: install or build it with {lacks}")
 
 
-def environment(python: Python, name: str, requirements: list[str]) -> str:
-    """The interpreter of the environment `.venvs/<name>`, made new unless it is there as asked for."""
+def environment(python: Python, name: str, requirements: list[str], optional: Sequence[list[str]] = ()) -> str:
+    """The interpreter of the environment `.venvs/<name>`, made new unless it is there as asked for.
+
+    What is `optional` is left out where it cannot be installed.
+    """
     folder = VENVS / name
     inside = str(folder / "bin" / "python")
-    asked = "\n".join([str(ROOT), python.path, python.version, *requirements, _packaging()])
+    asked = "\n".join([str(ROOT), python.path, python.version, *requirements, *map(str, optional), _packaging()])
     stamp = folder / "stamp"
     digest = hashlib.sha256(asked.encode()).hexdigest()
     if stamp.is_file() and stamp.read_text() == digest and os.access(inside, os.X_OK):
@@ -138,6 +141,11 @@ def environment(python: Python, name: str, requirements: list[str]) -> str:
     _run([python.path, "-m", "venv", "--clear", str(folder)], f"making .venvs/{name} with {python.path}")
     pip = [inside, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
     _run([*pip, *requirements], f"installing into .venvs/{name}")
+    for each in optional:
+        try:
+            _run([*pip, *each], f"installing {each[0]}")
+        except Trouble as trouble:
+            say(f"left out: {str(trouble)[:2000]}")
     stamp.write_text(digest)
     return inside
 

@@ -1,0 +1,239 @@
+"""Processes: what a new one pays, and what many at once get done."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from . import peers
+from .harness import CPU, OURS, ROOT, Bench, Contender, Goal, Task, clock, python
+from .peers import MEMOIZERS, Oncemore, Peer, RawDiskcache
+
+# -- import and one hit
+
+HITS = {
+    OURS: """
+from oncemore import checkpoint_scope, checkpointed
+@checkpointed
+def work(number): __import__('os').write(1, b'x'); return number
+with checkpoint_scope("run", store=folder): work(1)
+""",
+    "joblib.Memory": """
+import joblib
+def work(number): __import__('os').write(1, b'x'); return number
+joblib.Memory(folder, verbose=0).cache(work)(1)
+""",
+    "diskcache.memoize": """
+import diskcache
+def work(number): __import__('os').write(1, b'x'); return number
+diskcache.Cache(folder).memoize()(work)(1)
+""",
+    "cachier": """
+import cachier
+def work(number): __import__('os').write(1, b'x'); return number
+cachier.cachier(cache_dir=folder, backend="pickle", separate_files=True)(work)(1)
+""",
+    "checkpointer": """
+import checkpointer
+def work(number): __import__('os').write(1, b'x'); return number
+checkpointer.Checkpointer(directory=folder, verbosity=0)(work)(1)
+""",
+    "Python alone": "",
+}
+
+
+def first_hit(bench: Bench) -> Task:
+    good, absent = peers.ready([Oncemore, *MEMOIZERS[:4]], bench.folder)
+    names = [*(peer.name for peer in good), "Python alone"]
+
+    def contender(name: str) -> Contender:
+        path = bench.folder / f"hit_{name.replace('.', '_').replace(' ', '_')}.py"  # not the library's own name
+        path.write_text(f"folder = {str(bench.folder / ('first ' + name))!r}\n{HITS[name]}")
+
+        def process() -> bytes:
+            done = subprocess.run([sys.executable, path], stdout=subprocess.PIPE, env=_environment(), check=True)
+            return done.stdout
+
+        def work(number: int) -> float:
+            start = _spent()
+            process()
+            return _spent() - start
+
+        if [process(), process()] != [b"x", b""] and name != "Python alone":
+            raise AssertionError(f"{name}: the second process ran the body")
+        return Contender(name, work, limit=name == "Python alone")
+
+    return Task(
+        "import and one hit in a new process",
+        [contender(name) for name in names],
+        [Goal(0.4, "joblib.Memory", "at most 0.4 x joblib.Memory's")],
+        unit="ms",
+        note="The whole process, from its start to its end.",
+        absent=absent,
+        rounds=bench.size(15, 5),
+    )
+
+
+def _spent() -> float:
+    """The time so far, or with a clock of CPU time that of all processes that ended."""
+    times = os.times()
+    return times.children_user + times.children_system if CPU else clock()
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+
+
+# -- code identity in a cold process
+
+MODULES, FUNCTIONS = 20, 5
+LOOK = {
+    OURS: "from oncemore.fingerprint.code import Code; code = Code(m0.f0); start = clock(); code.digest()",
+    "inspect.getsource of each": (
+        "import inspect; start = clock()\n"
+        f"for m in range({MODULES}):\n"
+        f"    for f in range({FUNCTIONS}): inspect.getsource(getattr(globals()[f'm{{m}}'], f'f{{f}}'))"
+    ),
+    "ast.parse of each file": (
+        "import ast; from pathlib import Path; start = clock()\n"
+        f"for m in range({MODULES}): ast.parse(Path(globals()[f'm{{m}}'].__file__).read_bytes())"
+    ),
+}
+
+
+def _project(folder: Path) -> None:
+    """Modules whose functions all reach each other from the first: each calls the next, some read a constant."""
+    folder.mkdir()
+    for m in range(MODULES):
+        lines = [f"import m{m + 1}" if m + 1 < MODULES else "import math", "LIMIT = 10", ""]
+        for f in range(FUNCTIONS):
+            after = (
+                f"f{f + 1}" if f + 1 < FUNCTIONS else f"m{m + 1}.f0" if m + 1 < MODULES else "(lambda n: math.sqrt(n))"
+            )
+            lines += [
+                f"def f{f}(number: int) -> float:",
+                '    """What it does is of no interest, but it has some lines."""',
+                "    total = 0",
+                "    for each in range(LIMIT):",
+                "        if each % 2 and number > each:",
+                f"            total += each * {m * FUNCTIONS + f}",
+                "        else:",
+                "            total -= number",
+                '    text = f"{total:>10}".strip() or "none"',
+                f"    return {after}(number) + len(text)",
+                "",
+                "",
+            ]
+        (folder / f"m{m}.py").write_text("\n".join(lines))
+
+
+def code_identity(bench: Bench) -> Task:
+    _project(bench.folder / "project")
+    imports = f"import {', '.join(f'm{m}' for m in range(MODULES))}\nfrom time import {clock.__name__} as clock\n"
+    env = {"PYTHONPATH": os.pathsep.join([str(bench.folder / "project"), str(ROOT / "src")])}
+
+    def contender(name: str, look: str) -> Contender:
+        source = f"{imports}{look}\nprint(clock() - start)"
+        return Contender(name, lambda number: float(python(source, env=env)), limit=name.startswith("ast"))
+
+    return Task(
+        f"deep code identity of {MODULES * FUNCTIONS} functions in {MODULES} modules, cold process",
+        [contender(name, look) for name, look in LOOK.items()],
+        [
+            Goal(0.5, "inspect.getsource of each", "at most 0.5 x inspect.getsource of each"),
+            Goal(0.030, text="at most 30 ms"),
+        ],
+        unit="ms",
+        note="Modules and libraries are imported already; no source was read yet.",
+        rounds=bench.size(15, 5),
+    )
+
+
+# -- many processes at once
+
+WORKERS = 8
+WORKER = """
+import json, sys, time
+from pathlib import Path
+from benchmarks import harness, peers
+kind, folder, number, calls = sys.argv[1:]
+peer = getattr(peers, kind)(Path(folder))
+peer.open()
+harness.bodies()
+print("ready", flush=True)
+sys.stdin.readline()
+start = time.time()
+peer.run(int(number), int(calls))
+print(json.dumps([start, time.time(), harness.bodies()]), flush=True)
+"""
+
+
+def _together(kind: type[Peer], folder: Path, calls: int, runs: Callable[[int], int]) -> tuple[float, int]:
+    """Seconds from the first start to the last end of all workers, and how many bodies ran."""
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, kind.__name__, folder, str(runs(at)), str(calls)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=_environment(),
+        )
+        for at in range(WORKERS)
+    ]
+    for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    told = [json.loads(worker.communicate()[0]) for worker in workers]
+    assert not any(worker.returncode for worker in workers)
+    return max(end for _, end, _ in told) - min(start for start, _, _ in told), sum(ran for _, _, ran in told)
+
+
+def _eight(bench: Bench, title: str, calls: int, recorded: bool) -> Task:
+    def contender(kind: type[Peer]) -> Contender:
+        folder = bench.folder / kind.__name__
+
+        def work(number: int) -> float:
+            seconds, ran = _together(kind, folder, calls, lambda at: at if recorded else number * WORKERS + at)
+            if not kind.limit and ran != (0 if recorded else WORKERS * calls):
+                raise AssertionError(f"{kind.name}: {ran} bodies ran")
+            return seconds
+
+        if recorded:
+            peer = kind(folder)
+            peer.open()
+            for at in range(WORKERS):
+                peer.run(at, calls)
+            peer.close()
+        return Contender(kind.name, work, WORKERS * calls, after=lambda number: _none_lost(kind, folder, calls, number))
+
+    def _none_lost(kind: type[Peer], folder: Path, calls: int, number: int) -> None:
+        if kind is Oncemore and not recorded:
+            _, ran = _together(kind, folder, calls, lambda at: number * WORKERS + at)
+            assert ran == 0, f"{ran} of {WORKERS * calls} writes were lost"
+
+    return Task(
+        f"{WORKERS} processes {title} one store, per call of all together",
+        [contender(Oncemore), contender(RawDiskcache)],
+        [Goal(1 / 0.9, RawDiskcache.name, "at least 0.9 x the throughput of raw diskcache")],
+        note=f"{os.cpu_count()} CPUs, a run for each process; all that was written was read back. Time, with either clock.",
+        rounds=bench.size(5, 2),
+    )
+
+
+def eight_hitting(bench: Bench) -> Task:
+    return _eight(bench, "hitting", bench.size(2_000, 300), recorded=True)
+
+
+def eight_writing(bench: Bench) -> Task:
+    return _eight(bench, "writing", bench.size(300, 50), recorded=False)
+
+
+TASKS = [first_hit, code_identity, eight_hitting, eight_writing]
