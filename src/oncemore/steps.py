@@ -115,14 +115,15 @@ class Step(_Verbs[P, R], _FunctionWrapper):
         super().__init__(wrapped, _unused)
         function = wrapped.__func__ if isinstance(wrapped, (classmethod, staticmethod)) else wrapped
         self._self_definition = Definition(function, options)
-        self._self_share: bool = options["share"]
+        self._self_function: Callable[P, R] = self._self_definition.function
+        self._self_alone = not options["share"] and reference is None  # outside a scope, nobody keeps its results
         self._self_reference = reference
 
     __class__ = property(lambda self: Step)  # so that pickling by value does not take us for the plain function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if not opened and current_run() is None and not self._self_share and self._self_reference is None:
-            result: R = self._self_definition.function(*args, **kwargs)
+        if not opened and self._self_alone and current_run() is None:
+            result: R = self._self_function(*args, **kwargs)
             return result
         result = self._self_call(args, kwargs)
         return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ class _Seen:
     watch: Watch
     known: Known
     foreign: frozenset[str]
+    parts: dict[str, Part] = field(default_factory=dict[str, Part])
 
 
 class Code:
@@ -52,7 +53,10 @@ class Code:
 
     def parts(self) -> dict[str, Part]:
         """What the digest is made of, by names that people read."""
-        return {name: _part(name, record) for name, record in self._now().records.items()}
+        now = self._now()
+        if not now.parts:
+            now.parts.update((name, _part(name, record)) for name, record in now.records.items())
+        return now.parts
 
     def packages(self) -> dict[str, str]:
         """The installed packages that the code uses, and their versions: recorded, not compared."""
