@@ -408,3 +408,18 @@ def test_a_failed_step_leaves_the_state_alike_whether_a_step_inside_it_ran_or_wa
     first, second = scope(body), scope(body)
     assert (first.ran, second.ran) == ({"change_and_look": 1}, {})
     assert first.value == second.value == [0]
+
+
+def test_what_a_failed_step_had_as_an_argument_only_is_left_as_it_is_although_it_stands_in_the_state() -> None:
+    @checkpointed
+    def spoil(rows: list[int]) -> None:
+        rows.append(1)
+        raise Broken
+
+    def body(run: Run) -> Any:
+        run.state["rows"] = rows = [0]
+        with pytest.raises(Broken):
+            spoil(rows)
+        return rows
+
+    assert scope(body).value == [0, 1]
