@@ -367,7 +367,7 @@ def test_a_key_deleted_by_a_failed_step_inside_is_there_when_the_step_around_is_
     assert twice(body) == {"n": 5 if set_around else 0, "m": 1}
 
 
-def test_what_a_failed_step_did_to_its_argument_stays_and_what_it_did_to_the_state_afterwards_does_not() -> None:
+def test_a_key_that_a_failed_step_looked_at_is_as_it_was_although_it_was_changed_as_an_argument_before() -> None:
     @checkpointed
     def spoil(rows: list[Any], others: list[Any]) -> None:
         new = [1]
@@ -382,6 +382,44 @@ def test_what_a_failed_step_did_to_its_argument_stays_and_what_it_did_to_the_sta
         run.state["table"] = {"rows": rows}
         with pytest.raises(Broken):
             spoil(rows, others)
-        return rows, rows[0] is others[0]
+        return rows, others
 
-    assert scope(body).value == ([[1]], True)
+    assert scope(body).value == ([], [[1, "bad"]])
+
+
+def test_a_failed_step_leaves_the_state_alike_whether_a_step_inside_it_ran_or_was_skipped() -> None:
+    @checkpointed
+    def change_and_look(rows: list[int]) -> int:
+        rows.append(1)
+        state()["rows"].append(2)
+        return len(rows)
+
+    @checkpointed
+    def around(rows: list[int]) -> None:
+        change_and_look(rows)
+        raise Broken
+
+    def body(run: Run) -> Any:
+        run.state["rows"] = rows = [0]
+        with pytest.raises(Broken):
+            around(rows)
+        return rows
+
+    first, second = scope(body), scope(body)
+    assert (first.ran, second.ran) == ({"change_and_look": 1}, {})
+    assert first.value == second.value == [0]
+
+
+def test_what_a_failed_step_had_as_an_argument_only_is_left_as_it_is_although_it_stands_in_the_state() -> None:
+    @checkpointed
+    def spoil(rows: list[int]) -> None:
+        rows.append(1)
+        raise Broken
+
+    def body(run: Run) -> Any:
+        run.state["rows"] = rows = [0]
+        with pytest.raises(Broken):
+            spoil(rows)
+        return rows
+
+    assert scope(body).value == [0, 1]

@@ -153,7 +153,8 @@ class Watch:
         self._bound: dict[str, Any] = {}  # what each touched key was bound to before
         self._notes: dict[str, Note] = {}  # and the content of that
         self._ahead: dict[str, Note] = {}  # the same of keys that could be changed before the step touched them
-        self._frozen: dict[str, Frozen] = {}  # what to put back if the step fails, in the order of touching
+        self._frozen: dict[str, Frozen] = {}  # what to put back if the step fails
+        self._odd: dict[str, str] = {}  # why that cannot be had
         self._own: set[str] = set()  # set here; `moment.sets` has those of a generator's earlier items, too
         self._removed: set[str] = set()  # deleted at some time, maybe to be set again
         self._order: list[str] = []  # the keys before the first was deleted
@@ -206,14 +207,19 @@ class Watch:
         self.moment.existed.setdefault(key, value is not _NOTHING)
         if value is _NOTHING:
             return
-        ahead = self._ahead.get(key)
-        note = self._notes[key] = ahead or self.moment.roots.note("state", key)
+        note = self._notes[key] = self._ahead.get(key) or self._note(key)
         self.moment.roots.add("state", key, note.walk)
-        try:
-            self._frozen[key] = Frozen(note.walk if ahead is None else walk_from(value))
-        except CodecError as error:  # not the step's fault, and not to be raised in its body
-            self._trouble = f"state[{key!r}]: {error}"
+        if key in self._odd:  # not the step's fault, and not to be raised in its body
+            self._trouble = f"state[{key!r}]: {self._odd[key]}"
         self._look_ahead(id(obj) for obj in note.walk.found)
+
+    def _note(self, key: str) -> Note:
+        note = self.moment.roots.note("state", key)
+        try:
+            self._frozen[key] = Frozen(note.walk)
+        except CodecError as error:
+            self._odd[key] = str(error)
+        return note
 
     def _look_ahead(self, reached: Iterable[int]) -> None:
         """Note untouched values that lead to an object which the step has: it may change them before it touches them."""
@@ -222,7 +228,7 @@ class Watch:
                 self._holders = self._find_holders()
             for key in self._holders.get(obj, ()):
                 if key not in self._notes and key not in self._ahead and key not in self._own:
-                    note = self._ahead[key] = self.moment.roots.note("state", key)
+                    note = self._ahead[key] = self._note(key)
                     early = self.moment.early.get(key)
                     if early is None or early.left != note.whole:  # new, or changed by a generator's consumer
                         self.moment.early[key] = Early(note.value, self._part(key, note), note.whole)
@@ -291,8 +297,8 @@ class Watch:
                 self.state._values.pop(key, None)
             else:
                 self.state._values[key] = was
-        for frozen in reversed(self._frozen.values()):  # what was touched first knows best how it was
-            frozen.thaw()
+        for key in self._frozen.keys() & self._notes.keys():  # what it only had as an argument is left as it is
+            self._frozen[key].thaw()
         if self._order:
             now = self.state._values
             ordered = {key: now.pop(key) for key in self._order if key in now}
