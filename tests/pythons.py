@@ -187,21 +187,14 @@ def _uv(python: Python) -> tuple[str, dict[str, str]]:
             return "", {}
 
 
-_SETTINGS = {
-    "index-url": "UV_DEFAULT_INDEX",
-    "extra-index-url": "UV_INDEX",
-    "find-links": "UV_FIND_LINKS",
-    "cert": "SSL_CERT_FILE",
-}
-
-
 @lru_cache(maxsize=None)
 def _settings_of_pip(python: str) -> dict[str, str]:
+    """Where pip was told to find files and certificates. If it was told to look elsewhere for packages, uv fails and pip tries."""
     told = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
-    found = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_CACHE_DIR": str(VENVS / "cache")}
+    found = {"UV_CACHE_DIR": str(VENVS / "cache"), "UV_HTTP_TIMEOUT": "20"}
     for line in told.splitlines():
         name, _, value = line.partition("=")
-        variable = _SETTINGS.get(name.rpartition(".")[2])
+        variable = {"find-links": "UV_FIND_LINKS", "cert": "SSL_CERT_FILE"}.get(name.rpartition(".")[2])
         if variable and variable not in os.environ:
             found[variable] = ast.literal_eval(value)
     return found
