@@ -6,7 +6,7 @@ What it does outside of steps, it does. What it prints goes to standard error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,10 +108,11 @@ def adopt(
 ) -> Audit:
     """Let the checkpoints of a step count for its present code, if so many nodes that are run again come out equal.
 
-    Which code it has now, and with which arguments it is called, the script tells. Nothing is adopted if a node differs, or if
-    `stopped` says why there was too little to compare.
+    Which code it has now, and with which arguments it is called, the script tells. Of several earlier codes, those count
+    with which every node came out equal. Nothing is adopted if a node differs from all, or if `stopped` says why there was
+    too little to compare.
     """
-    found, codes = Audit(), set[tuple[str, str]]()
+    found, codes = Audit(), dict[tuple[str, str], bool]()
 
     def kind(opened: str, *given: Any, **options: Any) -> Looking:
         if opened != run_id:
@@ -123,9 +124,10 @@ def adopt(
     rehearsal.check(run_id, script, store)
     if found.differing:
         return found
-    if not codes or (rehearsal.end and len(found.equal) < verify):
-        return Audit(found.equal, stopped=rehearsal.end or f"no call of {step} is kept under another code")
-    pairs = [[step, before, after] for before, after in sorted(codes)]
+    pairs = [[step, *pair] for pair, equal in sorted(codes.items()) if equal]
+    if not pairs or (rehearsal.end and len(found.equal) < verify):
+        none = f"no {'single earlier code does the same' if codes else f'call of {step} is kept under another code'}"
+        return Audit(found.equal, stopped=rehearsal.end or none)
 
     def change(record: Record) -> list[Event]:
         record.adopted = [*(each for each in record.adopted if each not in pairs), *pairs]
@@ -159,9 +161,9 @@ class _Comparing(Looking):
         """Where the node's checkpoint is kept, whatever has been written over it since."""
         return self._kept_shared if node.owner == "shared" else self._kept
 
-    def compared_with(self, node: Node) -> Node:
-        """The node whose checkpoint a node that ran is compared with."""
-        return node
+    def compared_with(self, node: Node) -> list[Node]:
+        """The nodes whose checkpoints a node that ran is compared with; it has to be equal to one."""
+        return [node]
 
     def record(self, node: Node, kept: Kept, *, reason: str, seconds: float) -> None:
         super().record(node, kept, reason=reason, seconds=seconds)
@@ -170,10 +172,19 @@ class _Comparing(Looking):
             return kept.reads.get(name, ABSENT)
 
         shelf, below = self.shelf_of(node), self.kept_of(node)
-        new, old = shelf.find(node, read), below.find(self.compared_with(node), read)
-        if new is not None:  # else it is told already
-            other = "it reads other state than when it was kept"
-            self.judge(node, other if old is None else difference(outcome(below, old), outcome(shelf, new)))
+        new = shelf.find(node, read)
+        if new is None:
+            return  # that is told already
+        came, found = outcome(shelf, new), dict[Node, str]()
+        for other in self.compared_with(node):
+            old = below.find(other, read)
+            unlike = "it reads other state than when it was kept"
+            found[other] = unlike if old is None else difference(outcome(below, old), came)
+        self.compared(node, found)
+        self.judge(node, "" if "" in found.values() else next(iter(found.values())))
+
+    def compared(self, node: Node, found: Mapping[Node, str]) -> None:
+        """How a node differs from each of those that it was compared with."""
 
     def not_kept(self, node: Node, why: str, *, seconds: float) -> None:
         super().not_kept(node, why, seconds=seconds)
@@ -211,29 +222,34 @@ class _Auditing(_Comparing):
 
 
 class _Adopting(_Comparing):
-    def __init__(self, step: str, verify: int, codes: set[tuple[str, str]], *given: Any, **options: Any) -> None:
+    def __init__(self, step: str, verify: int, codes: dict[tuple[str, str], bool], *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
         self._step, self._verify, self._codes = step, verify, codes
 
     def will_run(self, node: Node, why: str, *, once: bool) -> None:
-        earlier = self.compared_with(node)
-        if node.step != self._step or earlier is node:
+        earlier = self.compared_with(node) if node.step == self._step else []
+        if not earlier:
             super().will_run(node, why, once=once)
         elif node.owner == "shared":
             enough(f"step {node.step} keeps results for all runs: what one run adopts cannot count for the others")
-        elif not self._verify:
-            self._codes.add((earlier.code, node.code))
+        elif len(self._found.equal) >= self._verify:  # also if the script went on though that was enough
+            self._codes.update({} if self._verify else {(earlier[0].code, node.code): True})
             enough()
         elif once:
             enough(f"step {node.step} has effect='once': it is not run again to compare; adopt it with --verify 0")
 
-    def compared_with(self, node: Node) -> Node:
-        others = [pair for pair in self.kept_of(node).others(node) if pair[0].arguments == node.arguments]
-        return max(others, key=lambda pair: pair[1].get("time", 0), default=(node, {}))[0]
+    def compared_with(self, node: Node) -> list[Node]:
+        """The same call under earlier codes, the newest first."""
+        alike = [pair for pair in self.kept_of(node).others(node) if pair[0].arguments == node.arguments]
+        newest = sorted(alike, key=lambda pair: pair[1].get("time", 0), reverse=True)
+        return list({other.code: other for other, _ in newest}.values())
+
+    def compared(self, node: Node, found: Mapping[Node, str]) -> None:
+        for other, said in found.items():
+            pair = other.code, node.code
+            self._codes[pair] = self._codes.get(pair, True) and not said
 
     def judge(self, node: Node, said: str) -> None:
         super().judge(node, said)
-        if not said:
-            self._codes.add((self.compared_with(node).code, node.code))
         if said or len(self._found.equal) >= self._verify:
             enough()
