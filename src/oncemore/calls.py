@@ -172,7 +172,7 @@ class Definition:
         except FingerprintError as error:
             warn(f"{error}. Until then it runs every time")
             if take:
-                run.unkept(self.name, str(error))
+                run.will_go(self.name, str(error))
             return None
         ordinal = None
         if self.every_call:

@@ -81,11 +81,8 @@ class Looking(Run):
         unknown = "it was cut off, and its outcome is unknown: say `oncemore resolve`"
         would_run(node.step, why if intent is None else unknown, run=self.id, node=node.id)
 
-    def will_turn(self, loop: str, seen: int) -> None:
-        would_run(loop, f"a loop with {seen} items behind it" if seen else "a loop at its beginning", run=self.id)
-
-    def unkept(self, step: str, why: str) -> None:
-        would_run(step, why, run=self.id)
+    def will_go(self, name: str, why: str) -> None:
+        would_run(name, why, run=self.id)
 
     def count_reuse(self, node: Node, entry: Decoded) -> None:
         super().count_reuse(node, entry)
