@@ -34,6 +34,7 @@ from .errors import (
 )
 from .fingerprint import Fingerprint, Identity, Part
 from .flight import Blocking, Path, board, drive, drive_async
+from .looking import called_plainly
 from .nodes import Kept
 from .reasons import NEW, Change, Explanation, Facts, changes, sentence
 from .runs import Reference, Run
@@ -79,6 +80,11 @@ class Definition:
             if value is not quick.MISSING:
                 return value
         return self.enter(run, args, kwargs)
+
+    def plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that belongs to no run."""
+        called_plainly(self.name)
+        return self.function(*args, **kwargs)
 
     def enter(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool = False) -> Any:
         """Begin a call: the value, or what awaits it, or what yields its items."""
@@ -165,6 +171,8 @@ class Definition:
             code = self.identity.code()
         except FingerprintError as error:
             warn(f"{error}. Until then it runs every time")
+            if take:
+                run.will_go(self.name, str(error))
             return None
         ordinal = None
         if self.every_call:
@@ -353,7 +361,7 @@ class Definition:
 
     def refresh(self, args: tuple[Any, ...], kwargs: dict[str, Any], reference: Reference | None = None) -> Any:
         run = self.home(reference)
-        return self.function(*args, **kwargs) if run is None else self.enter(run, args, kwargs, fresh=True)
+        return self.plainly(args, kwargs) if run is None else self.enter(run, args, kwargs, fresh=True)
 
     def fingerprint(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fingerprint:
         bound = self.identity.bind(*args, **kwargs)

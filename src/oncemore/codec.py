@@ -142,6 +142,10 @@ class Decoded:
         stream = bytes(compression.unpack(*self._frames[1]))
         return None if _GLOBAL in stream else stream
 
+    def holds(self, other: Decoded) -> bool:
+        """Whether what is stored of the value is the same, byte for byte; if not, the values may still be equal."""
+        return [frame[2:] for frame in self._frames[1:]] == [frame[2:] for frame in other._frames[1:]]
+
     def load(self, find: Finding | None = None) -> Any:
         """A fresh value, sharing no memory with what any other call returned; `find` gives the objects kept by name."""
         try:

@@ -10,8 +10,10 @@ from itertools import islice
 from typing import Any, Union
 
 from . import archive, events, exchange, intents, records, reshape, verification
+from .comparison import Comparison, compare
 from .errors import UsageError
 from .intents import Unknown
+from .looking import over
 from .opening import default_store
 from .past import Past, When, aware, count
 from .records import Record, record_key
@@ -58,7 +60,7 @@ class History:
     """
 
     def __init__(self, store: StoreLike | None = None) -> None:
-        self.store = default_store() if store is None else open_store(store)
+        self.store = over(default_store() if store is None else open_store(store))
 
     def runs(
         self,
@@ -101,6 +103,10 @@ class History:
     def run_ids(self, start: str = "", limit: int | None = None) -> list[str]:
         """The ids that begin with `start`, in alphabetical order. No record is read."""
         return [records.run_id_of(key) for key, _ in self.store.scan(record_key(start), limit=limit, most=0)]
+
+    def compare(self, run_id: str, other_id: str) -> Comparison:
+        """Which nodes two runs share, and which differ and in what; the same node may have come out differently, too."""
+        return compare(self.run(run_id), self.run(other_id))
 
     def delete(self, run_id: str) -> None:
         """Remove a run. What forks of it need stays."""

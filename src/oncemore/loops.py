@@ -144,6 +144,8 @@ def loop(run: Run, name: str, items: Iterable[Any], every: Every) -> Iterator[An
     for index, item in enumerate(items):
         if index < first:
             continue
+        if index == first:
+            run.will_go(name, f"a loop with {first} items behind it" if first else "a loop at its beginning")
         if index == first > 0:
             generators.restore(None, now)  # skipping may have drawn from them: a shuffled loader does
         _around.set((*around, f"{name}={index}"))

@@ -122,9 +122,11 @@ def ending(error: BaseException | None) -> Event:
 
 
 def command() -> list[str]:
-    """The script and its arguments, so that it can be run again to look; nothing if it has none, or one looks like a secret."""
-    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    """What was said to Python, so that it can be run again to look; nothing if no script was, or a word looks like a secret."""
+    main = sys.modules.get("__main__")
+    path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
     if not path or any(is_secret(word.partition("=")[0].lstrip("-").replace("-", "_")) for word in sys.argv[1:]):
         return []
-    words = [os.path.relpath(path), *sys.argv[1:]]
+    script = [os.path.relpath(path)] if spec is None else ["-m", spec.name.removesuffix(".__main__")]
+    words = [*script, *sys.argv[1:]]
     return words if masked(" ".join(words)) == " ".join(words) else []

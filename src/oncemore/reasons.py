@@ -74,18 +74,20 @@ class Explanation:
 
 
 class Facts(NamedTuple):
-    """What a node depends on, part by part; `packages` are noted only."""
+    """What a node depends on, part by part; `packages` are noted only. What it reads of the state shows when it has run."""
 
     arguments: Mapping[str, Part]
     code: Mapping[str, Part]
     packages: Mapping[str, str]
+    reads: Mapping[str, Part] = {}
 
 
 def recorded(shelf: Shelf, code: str, meta: Mapping[str, Any]) -> Facts:
     """What a checkpoint depended on, from its metadata and the digest of its code."""
     shown = meta.get("shown", {})
     arguments = {name: Part.kept(digest, shown.get(name, "")) for name, digest in meta.get("arguments", {}).items()}
-    return Facts(arguments, *shelf.code_facts(code))
+    reads = {label(name): Part.kept(was, shown.get(label(name), "")) for name, was in meta.get("reads", {}).items()}
+    return Facts(arguments, *shelf.code_facts(code), reads)
 
 
 def changes(shelf: Shelf, node: Node, now: Facts, state: State, passed: Container[str]) -> tuple[Change, ...] | None:
@@ -148,6 +150,8 @@ def sentence(found: tuple[Change, ...] | None) -> str:
 def compared(before: Facts, now: Facts) -> Iterator[Change]:
     """What differs; if anything does, also the packages that are others now."""
     found = [*_differing(before.arguments, now.arguments, _argument), *_differing(before.code, now.code, _code)]
+    read = before.reads.keys() & now.reads.keys()  # with other arguments or code, it may well read other keys
+    found += [change for change in _differing(before.reads, now.reads, _value) if change.part in read]
     yield from found
     if not found and before.code != now.code:
         yield Change("code", "code changed")

@@ -1,41 +1,39 @@
 """Running a script to look at what it would do: `plan`, and to compare what is kept with what its code does now: `audit`, `adopt`.
 
-The script runs in this process, on an overlay over its store: reused steps are restored as always, nothing is written.
+The script runs in this process, on an overlay over its store: reused steps are restored as always, nothing is written there.
+What it does outside of steps, it does. What it prints goes to standard error.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import runpy
-import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from blake3 import blake3
 
-from . import current, records
-from .codec import Decoded, dumps, loads
-from .errors import FingerprintError, UsageError
+from . import records
+from .errors import UsageError
 from .events import Event, StepAdopted, StepCompleted
-from .fingerprint.shown import short
-from .fingerprint.values import digest
-from .looking import LOOK, Looking, WouldRun
+from .looking import Looking
 from .nodes import Kept, Node
-from .past import CallersOwn
+from .outcomes import difference, outcome
 from .records import Record
 from .shelf import Shelf
+from .stage import Rehearsal, enough
 from .stores import Store
 from .stores.overlay import Overlay
 from .surroundings.state import ABSENT
+
+Progress = Callable[[str, str], object]  # a node that was compared, and how it differs if it does
 
 
 @dataclass(frozen=True)
 class Plan:
     """What a script would do: the steps that would be reused (name, times, seconds saved), and the first that would run.
 
-    `took` is how long that step took when it last ran, None if it never did. `trouble` is how the script itself failed.
+    `run` is the run that was opened last, `took` how long that step took when it last ran, None if it never did. `trouble` is
+    how the script itself failed.
     """
 
     run: str | None
@@ -57,46 +55,79 @@ class Audit:
 
 
 def plan(script: str, arguments: Sequence[str] = ()) -> Plan:
-    """Run a script until the first step that would run, and say what would be reused, what would run and why."""
-    rehearsal = _Rehearsal(Looking)
-    stop, trouble = rehearsal.perform(script, arguments)
-    runs: list[Looking] = [run for run in rehearsal.runs if run.id]
-    reused = [(step, times, run._saved[step]) for run in rehearsal.runs for step, times in run.reused.items()]
-    if not isinstance(stop, WouldRun):
-        return Plan(runs[-1].id if runs else None, reused, trouble=trouble)
-    here = next((run for run in runs if run.id == stop.run), None)
-    past = [e.seconds for e in here.events() if isinstance(e, StepCompleted) and e.step == stop.step] if here else []
-    return Plan(stop.run or None, reused, stop.step, stop.node, stop.why, past[-1] if past else None)
+    """Run a script until the first step that would run, and say what would be reused, what would run and why.
+
+    With `script="-m"` the first argument is the name of a module, as for Python. No step's body runs.
+    """
+    rehearsal = Rehearsal(Looking)
+    rehearsal.perform(script, arguments)
+    counts: dict[str, tuple[int, float]] = {}
+    here = [(step, times, run._saved[step]) for run in rehearsal.runs for step, times in run.reused.items()]
+    for step, times, saved in (*here, *((step, 1, saved) for step, saved in rehearsal.elsewhere)):
+        before = counts.get(step, (0, 0.0))
+        counts[step] = before[0] + times, before[1] + saved
+    reused = [(step, *told) for step, told in counts.items()]
+    stop, opened = rehearsal.stop, [run for run in rehearsal.runs if run.id]
+    if stop is None:
+        return Plan(opened[-1].id if opened else None, reused, trouble=rehearsal.end)
+    events = [event for run in opened[::-1] if run.id == stop.run for event in run.events()]
+    took = [event.seconds for event in events if isinstance(event, StepCompleted) and event.step == stop.step]
+    return Plan(stop.run or None, reused, stop.step, stop.node, stop.why, took[-1] if took else None)
 
 
-def audit(run_id: str, script: str, arguments: Sequence[str] = (), *, sample: float = 1.0) -> Audit:
-    """Run a script again and with it a share of the steps that are kept; compare what they do with what is kept.
+def audit(
+    run_id: str, script: str, arguments: Sequence[str] = (), *, sample: float = 1.0, progress: Progress | None = None
+) -> Audit:
+    """Run a script again and with it a share of the steps that the run keeps; compare what they do with what is kept.
 
-    Steps with effect="once" are not run. What a step that differs leads to cannot be compared: there it ends.
+    Steps with effect="once" are not run, nor what a finished `run.loop` did. What a step that differs leads to cannot be compared:
+    there it ends. Steps in other processes are not compared.
     """
     found = Audit()
-    rehearsal = _Rehearsal(lambda *given, **options: _Auditing(found, sample, *given, **options))
-    stop, trouble = rehearsal.perform(script, arguments)
-    _check(rehearsal, run_id, script, trouble)
-    return Audit(found.equal, found.differing, str(stop) if stop else trouble)
+
+    def kind(opened: str, *given: Any, **options: Any) -> Looking:
+        if opened != run_id:
+            return Looking(opened, *given, **options)
+        return _Auditing(sample, found, progress, opened, *given, **options)
+
+    rehearsal = Rehearsal(kind)
+    rehearsal.perform(script, arguments)
+    rehearsal.check(run_id, script)
+    return Audit(found.equal, found.differing, rehearsal.end)
 
 
 def adopt(
-    store: Store, run_id: str, step: str, script: str, arguments: Sequence[str] = (), *, verify: int = 1
+    store: Store,
+    run_id: str,
+    step: str,
+    script: str,
+    arguments: Sequence[str] = (),
+    *,
+    verify: int = 1,
+    progress: Progress | None = None,
 ) -> Audit:
     """Let the checkpoints of a step count for its present code, if so many nodes that are run again come out equal.
 
-    Which code it has now, and with which arguments it is called, the script tells.
+    Which code it has now, and with which arguments it is called, the script tells. Of several earlier codes, those count
+    with which every node came out equal. Nothing is adopted if a node differs from all, or if `stopped` says why there was
+    too little to compare.
     """
-    found, codes = Audit(), set[tuple[str, str]]()
-    rehearsal = _Rehearsal(lambda *given, **options: _Adopting(found, codes, step, verify, *given, **options))
-    stop, trouble = rehearsal.perform(script, arguments)
-    _check(rehearsal, run_id, script, trouble)
+    found, codes = Audit(), dict[tuple[str, str], bool]()
+
+    def kind(opened: str, *given: Any, **options: Any) -> Looking:
+        if opened != run_id:
+            return Looking(opened, *given, **options)
+        return _Adopting(step, verify, codes, found, progress, opened, *given, **options)
+
+    rehearsal = Rehearsal(kind)
+    rehearsal.perform(script, arguments)
+    rehearsal.check(run_id, script, store)
     if found.differing:
         return found
-    if not codes:
-        return Audit(stopped=str(stop) if stop else trouble or f"no call of {step} is kept under another code")
-    pairs = [[step, before, after] for before, after in sorted(codes)]
+    pairs = [[step, *pair] for pair, equal in sorted(codes.items()) if equal]
+    if not pairs or (rehearsal.end and len(found.equal) < verify):
+        none = f"no {'single earlier code does the same' if codes else f'call of {step} is kept under another code'}"
+        return Audit(found.equal, stopped=rehearsal.end or none)
 
     def change(record: Record) -> list[Event]:
         record.adopted = [*(each for each in record.adopted if each not in pairs), *pairs]
@@ -107,78 +138,19 @@ def adopt(
 
 
 def command_of(store: Store, run_id: str) -> list[str]:
-    """The script and its arguments that opened a run last. UsageError if that is not known."""
+    """The script and its arguments that opened a run last, as said to Python. UsageError if that is not known."""
     script = records.read(store, run_id).script
     if not script:
         raise UsageError(f"run {run_id}: it is not known which script it belongs to; name it, with its arguments")
     return script
 
 
-def _check(rehearsal: _Rehearsal, run_id: str, script: str, trouble: str | None) -> None:
-    if run_id not in [run.id for run in rehearsal.runs]:
-        runs = ", ".join(sorted({run.id for run in rehearsal.runs if run.id})) or "none"
-        raise UsageError(
-            f"{script} does not open the run {run_id}; it opens: {runs}" + (f" ({trouble})" if trouble else "")
-        )
-
-
-class _Enough(BaseException):
-    """Nothing more is to be learned."""
-
-
-class _Rehearsal:
-    """One script, run to look. `new_run` is asked for the runs that its scopes open."""
-
-    def __init__(self, kind: Callable[..., Looking]) -> None:
-        self.pid, self.runs, self._kind = os.getpid(), list[Looking](), kind
-
-    def new_run(self, run_id: str, store: Store, **options: Any) -> Looking:
-        run = self._kind(run_id, store, **options)
-        self.runs.append(run)
-        return run
-
-    def perform(self, script: str, arguments: Sequence[str]) -> tuple[WouldRun | None, str | None]:
-        """Run the script; what stopped it, if a step did, and how it failed by itself."""
-        if not os.path.isfile(script):
-            raise UsageError(f"there is no script {script}")
-        with self._as_main(script, arguments), contextlib.redirect_stdout(sys.stderr):
-            try:
-                runpy.run_path(os.path.abspath(script), run_name="__main__")
-            except WouldRun as stop:
-                return stop, None
-            except _Enough:
-                pass
-            except SystemExit as end:
-                if end.code:
-                    return None, f"the script ended with exit code {end.code}"
-            except Exception as error:
-                return None, f"the script failed: {type(error).__name__}: {error}"
-        return None, None
-
-    @contextlib.contextmanager
-    def _as_main(self, script: str, arguments: Sequence[str]) -> Generator[None, None, None]:
-        before = sys.argv, sys.path[:], {name: os.environ.get(name) for name in (LOOK, "ONCEMORE_DISABLE")}
-        sys.argv = [script, *arguments]
-        sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
-        os.environ[LOOK] = "1"
-        os.environ.pop("ONCEMORE_DISABLE", None)
-        current.rehearsal = self
-        try:
-            yield
-        finally:
-            current.rehearsal = None
-            sys.argv, sys.path[:] = before[:2]
-            for name, value in before[2].items():
-                os.environ.pop(name, None)
-                os.environ.update({} if value is None else {name: value})
-
-
 class _Comparing(Looking):
     """A run some of whose steps run, to be compared with what is kept of them."""
 
-    def __init__(self, found: Audit, run_id: str, store: Store, **options: Any) -> None:
+    def __init__(self, found: Audit, progress: Progress | None, run_id: str, store: Overlay, **options: Any) -> None:
         super().__init__(run_id, store, **options)
-        self._found = found
+        self._found, self._progress = found, progress
 
     def use(self, record: Record) -> None:
         super().use(record)
@@ -189,9 +161,9 @@ class _Comparing(Looking):
         """Where the node's checkpoint is kept, whatever has been written over it since."""
         return self._kept_shared if node.owner == "shared" else self._kept
 
-    def compared_with(self, node: Node) -> Node:
-        """The node whose checkpoint a node that ran is compared with."""
-        return node
+    def compared_with(self, node: Node) -> list[Node]:
+        """The nodes whose checkpoints a node that ran is compared with; it has to be equal to one."""
+        return [node]
 
     def record(self, node: Node, kept: Kept, *, reason: str, seconds: float) -> None:
         super().record(node, kept, reason=reason, seconds=seconds)
@@ -200,22 +172,41 @@ class _Comparing(Looking):
             return kept.reads.get(name, ABSENT)
 
         shelf, below = self.shelf_of(node), self.kept_of(node)
-        new, old = shelf.find(node, read), below.find(self.compared_with(node), read)
+        new = shelf.find(node, read)
         if new is None:
-            said = "its result cannot be kept any more"
-        elif old is None:
-            said = "it reads other state than when it was kept"
-        else:
-            said = _difference(_outcome(below, old), _outcome(shelf, new))
+            return  # that is told already
+        came, found = outcome(shelf, new), dict[Node, str]()
+        for other in self.compared_with(node):
+            old = below.find(other, read)
+            unlike = "it reads other state than when it was kept"
+            found[other] = unlike if old is None else difference(outcome(below, old), came)
+        self.compared(node, found)
+        self.judge(node, "" if "" in found.values() else next(iter(found.values())))
+
+    def compared(self, node: Node, found: Mapping[Node, str]) -> None:
+        """How a node differs from each of those that it was compared with."""
+
+    def not_kept(self, node: Node, why: str, *, seconds: float) -> None:
+        super().not_kept(node, why, seconds=seconds)
+        self.judge(node, f"its result cannot be kept any more: {why}")
+
+    def record_failure(self, node: Node, error: Exception, *, reason: str, seconds: float) -> None:
+        super().record_failure(node, error, reason=reason, seconds=seconds)
+        self.judge(node, f"it fails: {type(error).__name__}: {error}")
+
+    def judge(self, node: Node, said: str) -> None:
+        """A node was compared, and is equal or differs as `said`."""
         if said:
             self._found.differing.append((node.id, said))
         else:
             self._found.equal.append(node.id)
+        if self._progress is not None:
+            self._progress(node.id, said)
 
 
 class _Auditing(_Comparing):
-    def __init__(self, found: Audit, sample: float, run_id: str, store: Store, **options: Any) -> None:
-        super().__init__(found, run_id, store, **options)
+    def __init__(self, sample: float, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
         self._sample = sample
 
     def wants_fresh(self, node: Node, *, once: bool) -> bool:
@@ -231,61 +222,34 @@ class _Auditing(_Comparing):
 
 
 class _Adopting(_Comparing):
-    def __init__(
-        self,
-        found: Audit,
-        codes: set[tuple[str, str]],
-        step: str,
-        verify: int,
-        run_id: str,
-        store: Store,
-        **options: Any,
-    ) -> None:
-        super().__init__(found, run_id, store, **options)
-        self._codes, self._step, self._verify = codes, step, verify
+    def __init__(self, step: str, verify: int, codes: dict[tuple[str, str], bool], *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._step, self._verify, self._codes = step, verify, codes
 
     def will_run(self, node: Node, why: str, *, once: bool) -> None:
-        earlier = self.compared_with(node)
-        if node.step != self._step or earlier is node:
+        earlier = self.compared_with(node) if node.step == self._step else []
+        if not earlier:
             super().will_run(node, why, once=once)
-        self._codes.add((earlier.code, node.code))
-        if len(self._found.equal) >= self._verify:
-            raise _Enough
-        if once:
-            raise UsageError(f"step {node.step} has effect='once': it is not run again to compare; adopt with verify 0")
+        elif node.owner == "shared":
+            enough(f"step {node.step} keeps results for all runs: what one run adopts cannot count for the others")
+        elif len(self._found.equal) >= self._verify:  # also if the script went on though that was enough
+            self._codes.update({} if self._verify else {(earlier[0].code, node.code): True})
+            enough()
+        elif once:
+            enough(f"step {node.step} has effect='once': it is not run again to compare; adopt it with --verify 0")
 
-    def compared_with(self, node: Node) -> Node:
-        others = [pair for pair in self.kept_of(node).others(node) if pair[0].arguments == node.arguments]
-        return max(others, key=lambda pair: pair[1].get("time", 0), default=(node, {}))[0]
+    def compared_with(self, node: Node) -> list[Node]:
+        """The same call under earlier codes, the newest first."""
+        alike = [pair for pair in self.kept_of(node).others(node) if pair[0].arguments == node.arguments]
+        newest = sorted(alike, key=lambda pair: pair[1].get("time", 0), reverse=True)
+        return list({other.code: other for other, _ in newest}.values())
 
-    def record(self, node: Node, kept: Kept, *, reason: str, seconds: float) -> None:
-        super().record(node, kept, reason=reason, seconds=seconds)
-        if self._found.differing or len(self._found.equal) >= self._verify:
-            raise _Enough
+    def compared(self, node: Node, found: Mapping[Node, str]) -> None:
+        for other, said in found.items():
+            pair = other.code, node.code
+            self._codes[pair] = self._codes.get(pair, True) and not said
 
-
-def _outcome(shelf: Shelf, entry: Decoded) -> dict[str, Any]:
-    """What a step returned, yielded and did."""
-    loaded = entry.load(CallersOwn._make)
-    value, effects = loaded if entry.meta.get("effects") else (loaded, {})
-    found: dict[str, Any] = {"result": value, "items": [], **effects}
-    for number in range(entry.meta.get("chunks", 0)):
-        chunk = shelf.chunk(entry, number)
-        found["items"] += [loads(item, chunk.meta.get("main", ""), CallersOwn._make) for item in chunk.load()]
-    found.pop("output", None)  # times of log records are in it
-    if "files" in found:  # when they were written does not count
-        files = [(name, kept.size, kept.mode, kept.digest) for name, kept in found["files"]["files"]]
-        found["files"] = {**found["files"], "files": files}
-    return found
-
-
-def _difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-    for name in {**old, **new}:
-        try:
-            same = name in old and name in new and digest(old[name]) == digest(new[name])
-        except FingerprintError:  # no identity of its own: its pickle has to do
-            same = name in old and name in new and dumps(old[name]) == dumps(new[name])
-        if not same:
-            then, now = short(old.get(name)), short(new.get(name))
-            return f"{name}: {then} -> {now}" if then != now else f"{name} differs"
-    return ""
+    def judge(self, node: Node, said: str) -> None:
+        super().judge(node, said)
+        if said or len(self._found.equal) >= self._verify:
+            enough()

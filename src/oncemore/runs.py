@@ -323,6 +323,9 @@ class Run(Past):
     def will_run(self, node: Node, why: str, *, once: bool) -> None:
         """A step is about to run. Who only looks at a run forbids it here."""
 
+    def will_go(self, name: str, why: str) -> None:
+        """Something else is about to run: a loop, a step of which nothing can be kept."""
+
     def begin(self, node: Node) -> events.StepStarted:
         event = events.StepStarted(**node.about())
         self._scribe.begin(event)

@@ -20,6 +20,7 @@ from typing import (
 
 import wrapt
 
+from . import current
 from .asked import Asked
 from .calls import Definition
 from .current import current_run, opened, run_here
@@ -122,7 +123,7 @@ class Step(_Verbs[P, R], _FunctionWrapper):
     __class__ = property(lambda self: Step)  # so that pickling by value does not take us for the plain function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if not opened and self._self_alone and current_run() is None:
+        if not opened and self._self_alone and current_run() is None and current.rehearsal is None:
             result: R = self._self_function(*args, **kwargs)
             return result
         result = self._self_call(args, kwargs)
@@ -131,7 +132,7 @@ class Step(_Verbs[P, R], _FunctionWrapper):
     def _self_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         definition = self._self_definition
         run = definition.home(self._self_reference)
-        return definition.function(*args, **kwargs) if run is None else definition.call(run, args, kwargs)
+        return definition.plainly(args, kwargs) if run is None else definition.call(run, args, kwargs)
 
     def _parts(self) -> tuple[Definition, Reference | None, tuple[Any, ...]]:
         return self._self_definition, self._self_reference, ()

@@ -41,6 +41,57 @@ def sample() -> History:
     return history
 
 
+ORDERS = """\
+import sys
+from oncemore import checkpoint_scope, checkpointed
+
+@checkpointed
+def load(day):
+    return [5, 20, -1]
+
+def valid(price):
+    return price > 0
+
+@checkpointed
+def clean(prices):
+    print("cleaning")
+    return [price for price in prices if valid(price)]
+
+with checkpoint_scope(sys.argv[1]):
+    print("average:", sum(clean(load("monday"))) / 2)
+"""
+
+
+LUCK = """\
+from pathlib import Path
+from oncemore import checkpoint_scope, checkpointed
+
+@checkpointed
+def draw():
+    Path("drawn").write_text(str(int(Path("drawn").read_text() if Path("drawn").exists() else 0) + 1))
+    return Path("drawn").read_text()
+
+@checkpointed
+def use(number):
+    return int(number)
+
+with checkpoint_scope("luck"):
+    use(draw())
+"""
+
+
+def project() -> None:
+    """A script, orders.py, that runs were made with; it was edited meanwhile, and once more since."""
+    edited = ORDERS.replace("> 0", "> 10")
+    for run_id, source in (("earlier", ORDERS), ("orders", ORDERS), ("orders", edited), ("later", edited)):
+        Path("orders.py").write_text(source)
+        subprocess.run([sys.executable, "orders.py", run_id], env=environment(), check=True, capture_output=True)
+    Path("orders.py").write_text(ORDERS.replace("> 0", ">= 11"))
+    Path("done.py").write_text("print('done')")
+    Path("luck.py").write_text(LUCK)
+    subprocess.run([sys.executable, "luck.py"], env=environment(), check=True, capture_output=True)
+
+
 def environment(**more: str) -> dict[str, str]:
     """That of a program to start. The size of its terminal is the terminal's, not that of the one the tests run on."""
     mine = {name: value for name, value in os.environ.items() if name not in ("LINES", "COLUMNS")}
@@ -65,7 +116,7 @@ def settled(text: str, folder: Path) -> str:
     """Without what differs from run to run: places, times, digests, sizes, and the columns' widths that follow from them."""
     text = text.replace(str(folder), "FOLDER").replace(str(Path(os.environ["HOME"])), "HOME")
     text = re.sub(
-        r'"(time|first|last|duration|seconds|seconds_saved|\w*bytes|lane)": ("[^"]*"|[\d.e-]+)', r'"\1": ...', text
+        r'"(time|first|last|duration|took|seconds|seconds_saved|\w*bytes|lane)": ("[^"]*"|[\d.e-]+)', r'"\1": ...', text
     )
     text = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(\+00:00)?", "TIME", text)
     text = re.sub(r"\b[0-9a-f]{32}\b|\b[0-9a-f]{16}\b|(?<=-)[0-9a-f]{8}\b", "HEX", text)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -14,15 +17,15 @@ import pytest
 from oncemore import CheckpointWarning, File, History, checkpoint_scope, checkpointed, open_store
 from oncemore.cli import main
 from oncemore.cli.app import program
-from oncemore.cli.codes import DECLINED, DONE, FAILED, MEANINGS, MISUSED, UNWELL
+from oncemore.cli.codes import DECLINED, DONE, FAILED, MEANINGS, MISUSED, UNWELL, WOULD_RUN
 from oncemore.cli.keeping import Keep, policy
 from oncemore.events import Event
-from tests.cli.program import oncemore, sample
+from tests.cli.program import ORDERS, environment, oncemore, project, sample
 from tests.unit.pasts import content, flow, keys, names, ran
 
 READING = [
     *("runs", "show nightly", "events nightly", "verify", "doctor", "prune --keep last:1 --dry-run"),
-    *("get nightly train", "runs --status failed", "show mailing"),
+    *("get nightly train", "runs --status failed", "show mailing", "why nightly load", "diff nightly trial"),
 ]
 CHANGING = [
     *("rollback nightly --to load", "rollback nightly --undo", "rm nightly", "prune --keep first"),
@@ -146,6 +149,11 @@ def test_nothing_is_taken_away_unasked(command: str, shell: Shell) -> None:
         ("prune nightlyy --keep last --yes", "nightly"),
         ("prune --keep pined", "pinned"),
         ("resolve mailng mail --did-not", "mailing"),
+        ("why nightly trian", "train"),
+        ("why nihgtly train", "nightly"),
+        ("diff nightly trail", "trial"),
+        ("adopt nightly claen --yes", "clean"),
+        ("audit trila", "trial"),
     ],
 )
 def test_a_wrong_name_is_answered_with_the_right_one(command: str, meant: str, shell: Shell) -> None:
@@ -199,6 +207,15 @@ def test_exit_codes_are_in_the_help(shell: Shell) -> None:
         ("export no/such/folder/x.zip", FAILED),
         ("import nothing.zip", MISUSED),
         ("runs --store nonsense:x", FAILED),
+        ("why nightly", MISUSED),
+        ("diff nightly", MISUSED),
+        ("plan", MISUSED),
+        ("plan nothing.py", FAILED),
+        ("plan -m nothing.at.all", FAILED),
+        ("audit nightly -m", MISUSED),
+        ("audit nightly --sample 101%", MISUSED),
+        ("adopt nightly clean --verify -1", MISUSED),
+        ("adopt nightly clean nothing.py", DECLINED),
         ("runs --store postgres://x", FAILED),
     ],
 )
@@ -477,3 +494,84 @@ def test_the_short_help_of_a_command_is_not_cut(shell: Shell) -> None:
 def test_the_version_is_printed() -> None:
     done = oncemore("--version")
     assert re.fullmatch(r"oncemore \S+\n", done.out)
+
+
+# -- why, and what would be
+
+
+def test_what_a_run_says_at_its_end_can_be_typed(shell: Shell) -> None:
+    """The last line that a script shows names a command: it answers."""
+    for store in (None, "some where"):
+        script = ORDERS if store is None else ORDERS.replace("argv[1]", f"argv[1], store={store!r}")
+        for source in (script, script.replace("> 0", "> 10")):
+            Path("orders.py").write_text(source)
+            done = subprocess.run(
+                [sys.executable, "orders.py", "it's mine"],
+                env=environment(ONCEMORE_LOG="stderr"),
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+        command = done.stderr.splitlines()[-1].split("`")[1]
+        assert command.startswith("oncemore why")
+        assert ("--store" in command) == (store is not None)
+        answered = subprocess.run(
+            command.replace("oncemore", f"{sys.executable} -m oncemore.cli", 1),
+            shell=True,
+            env=environment(),
+            capture_output=True,
+            text=True,
+        )
+        assert (answered.returncode, "code of helper `valid` changed" in answered.stdout) == (DONE, True)
+
+
+def test_the_exit_code_of_a_plan_says_whether_anything_would_run(shell: Shell) -> None:
+    project()
+    assert shell("plan orders.py later")[0] == WOULD_RUN
+    Path("orders.py").write_text(ORDERS.replace("> 0", "> 10"))
+    before = content("./.oncemore")
+    assert shell("plan orders.py later")[0] == DONE
+    assert shell("plan orders.py")[0] == FAILED
+    assert content("./.oncemore") == before
+
+
+def test_what_stands_after_the_script_is_the_scripts(shell: Shell) -> None:
+    Path("words.py").write_text("import sys; print(sys.argv[1:])")
+    for words in ("--json -m x", "-- a", "--help", "--store b --yes"):
+        code, out, err = shell(f"plan words.py {words}")
+        assert (code, err) == (DONE, f"{shlex.split(words)}\n")
+        assert out == "No step would run.\n"
+
+
+def test_the_store_of_the_script_can_be_chosen(shell: Shell) -> None:
+    project()
+    Path(".oncemore").rename("moved")
+    assert shell("plan --store moved orders.py later")[0] == WOULD_RUN
+    assert "1 equal, 0 different" in shell.ok("adopt later clean --yes --store moved")
+    assert shell("plan --store moved orders.py later")[0] == DONE
+    assert "2 equal" in shell.ok("audit later --store moved")
+    assert not Path(".oncemore").exists()
+    assert "ONCEMORE_STORE" not in os.environ
+
+
+def test_a_module_is_planned_as_python_runs_it(shell: Shell) -> None:
+    project()
+    Path("orders.py").write_text(ORDERS.replace("> 0", "> 10"))
+    assert shell("plan -m orders later")[0] == DONE
+    assert "2 equal" in shell.ok("audit later -m orders later")
+
+
+def test_adopting_what_differs_changes_nothing(shell: Shell) -> None:
+    project()
+    Path("orders.py").write_text(ORDERS.replace("> 0", "> 100"))
+    before = content("./.oncemore")
+    code, out, _ = shell("adopt later clean --yes")
+    assert (code, "result: [20] -> []" in out, "nothing was adopted" in out) == (UNWELL, True, True)
+    assert content("./.oncemore") == before
+
+
+def test_warnings_of_a_script_are_its_own() -> None:
+    Path("warns.py").write_text("import warnings; warnings.warn('careful')")
+    err = oncemore("plan", "warns.py").err
+    assert "warns.py:1: UserWarning: careful" in err
+    assert "oncemore: warning" not in err

@@ -14,7 +14,7 @@ import pytest
 
 from oncemore.cli import main
 from oncemore.cli.app import program
-from tests.cli.program import sample, settled
+from tests.cli.program import project, sample, settled
 
 GOLDEN = Path(__file__).parent / "golden"
 WRITE = os.environ.pop("ONCEMORE_TEST_GOLDEN", "") == "write"  # here: tests see no variable of ours
@@ -24,6 +24,46 @@ CASES = {
     "runs": ["runs", "runs --json", "runs --workflow etl --limit 1", "runs --status failed", "runs --workflow no"],
     "show": ["show nightly", "show broken", "show mailing", "show trial", "show nightly --json"],
     "events": ["events nightly", "events broken --since 2", "events mailing --jsonl", "events trial --json"],
+    "why": [
+        "why orders clean",
+        "why orders clean --diff",
+        "why later load --diff",
+        "why orders claen",
+        "why orders clean --json",
+    ],
+    "diff": [
+        "diff earlier later",
+        "diff later luck",
+        "diff nightly trial",
+        "diff later earlier --json",
+        "diff orders latr",
+    ],
+    "plan": [
+        "plan orders.py orders",
+        "plan orders.py new",
+        "plan orders.py orders --json",
+        "plan --json orders.py orders",
+        "plan done.py",
+        "plan orders.py",
+        "plan nothing.py",
+    ],
+    "adopt": [
+        "adopt orders clean",
+        "adopt orders claen --yes",
+        "adopt later load --yes",
+        "adopt later clean --yes orders.py orders",
+        "adopt orders clean --yes nothing.py",
+        "adopt later clean --yes --verify 3",
+        "adopt orders clean --verify 0 --yes",
+        "plan orders.py later",
+    ],
+    "audit": [
+        "audit later",
+        "audit later --sample 0%",
+        "audit later --json",
+        "audit luck luck.py",
+        "audit later --sample many",
+    ],
     "get": ["get nightly report", "get nightly after-clean --json", "get nightly train --json", "get trial load"],
     "rollback": ["rollback nightly --to clean", "rollback nightly --to clean --yes", "rollback nightly --undo -y"],
     "fork": [
@@ -58,6 +98,8 @@ def test_a_command_prints_what_it_printed(
 ) -> None:
     monkeypatch.setenv("TZ", "UTC")
     sample()
+    if name in ("why", "diff", "plan", "adopt", "audit"):
+        project()
     Path("pytest.ini").write_text("no runs in here")
     told = ""
     for command in CASES[name]:

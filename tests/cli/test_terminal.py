@@ -11,8 +11,8 @@ import pexpect
 import pytest
 
 from oncemore import History, checkpoint_scope, checkpointed
-from oncemore.cli.codes import DECLINED, DONE, INTERRUPTED
-from tests.cli.program import environment, sample
+from oncemore.cli.codes import DECLINED, DONE, INTERRUPTED, WOULD_RUN
+from tests.cli.program import environment, project, sample
 from tests.unit.pasts import content, flow
 
 GREEN, RED, ESCAPE = "\x1b[32m", "\x1b[31m", "\x1b["
@@ -177,6 +177,31 @@ def test_verify_shows_how_far_it_is_on_a_terminal(terminal: Start) -> None:
     assert "verifying" in text
     assert re.search(r"\d+/\d+", shown(text))
     assert "0 damaged, 0 dangling, 0 orphans" in shown(text)
+
+
+def test_it_asks_before_it_adopts_and_counts_what_it_compares(terminal: Start) -> None:
+    project()
+    before = content("./.oncemore")
+    it = terminal("adopt later clean")
+    it.expect_exact("Run orders.py later and 1 call of clean to compare, then let its checkpoints count? [y/N]: ")
+    it.sendline("n")
+    ended(it, DECLINED)
+    assert content("./.oncemore") == before
+    it = terminal("adopt later clean")
+    it.expect_exact("[y/N]: ")
+    it.sendline("y")
+    text = shown(ended(it))
+    assert "compared 1 (0 different), last clean-" in text
+    assert "count for its present code (1 node compared: 1 equal, 0 different)" in text
+    assert [type(event).__name__ for event in History().run("later").events()][-1] == "StepAdopted"
+
+
+def test_a_difference_is_shown_on_a_terminal_as_in_a_pipe(terminal: Start) -> None:
+    project()
+    text = shown(ended(terminal("diff earlier later")))
+    assert re.search(r"clean +clean-\w+ +clean-\w+ +code of helper `valid` changed", text)
+    assert "-    return price > 0" in shown(ended(terminal("why orders clean --diff")))
+    assert "would run" in shown(ended(terminal("plan orders.py later"), WOULD_RUN))
 
 
 def test_the_progress_bar_stays_out_of_a_pipe(terminal: Start) -> None:

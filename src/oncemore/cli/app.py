@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from .. import OncemoreError
-from . import checking, completion, doctor, keeping, listing, moving, reshaping, values
+from .. import CheckpointWarning, OncemoreError
+from . import checking, completion, doctor, keeping, listing, moving, reasons, rehearsing, reshaping, values
 from .codes import DONE, FAILED, INTERRUPTED, MEANINGS, UNHEARD
 from .names import alike
 from .output import version_of
@@ -18,7 +18,12 @@ _COMMANDS: list[click.Command] = [
     listing.runs,
     listing.show,
     listing.events,
+    reasons.why,
+    reasons.diff,
     values.get,
+    rehearsing.plan,
+    rehearsing.adopt,
+    rehearsing.audit,
     reshaping.rollback,
     reshaping.fork,
     reshaping.rename,
@@ -95,5 +100,7 @@ def run(arguments: Sequence[str] | None) -> int:
         return code if isinstance(code, int) else DONE
 
 
-def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
-    click.echo(f"oncemore: warning: {message}", err=True)
+def _warn(message: Warning | str, category: type[Warning], *where: Any, **__: Any) -> None:
+    ours = issubclass(category, CheckpointWarning)  # else it is of a script that is looked at
+    text = f"oncemore: warning: {message}\n" if ours else warnings.formatwarning(message, category, *where[:2])
+    click.echo(text, err=True, nl=False)
