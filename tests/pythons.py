@@ -5,7 +5,6 @@ Needs nothing but the standard library, and runs on any Python 3.8 or later: it 
 
 from __future__ import annotations
 
-import ast
 import glob
 import hashlib
 import json
@@ -173,7 +172,8 @@ _one_at_a_time = threading.Lock()
 
 
 def _uv(python: Python) -> tuple[str, dict[str, str]]:
-    """The path of uv, installed on first use, and its environment: the settings of pip, which it does not read."""
+    """The path of uv, installed on first use, and its environment. It does not read the settings of pip: where those are
+    needed, it fails soon and pip tries."""
     folder = VENVS / "uv"
     path = folder / "bin" / "uv"
     with _one_at_a_time:
@@ -181,23 +181,11 @@ def _uv(python: Python) -> tuple[str, dict[str, str]]:
             if not path.exists():
                 _make(python, folder)
                 _run([str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "uv"], "installing uv")
-            return str(path), {**os.environ, **_settings_of_pip(str(folder / "bin" / "python"))}
+            settings = {"UV_CACHE_DIR": str(VENVS / "cache"), "UV_HTTP_TIMEOUT": "20", "UV_NATIVE_TLS": "1"}
+            return str(path), {**os.environ, **settings}
         except Trouble as trouble:
             say(str(trouble)[:2000])
             return "", {}
-
-
-@lru_cache(maxsize=None)
-def _settings_of_pip(python: str) -> dict[str, str]:
-    """Where pip was told to find files and certificates. If it was told to look elsewhere for packages, uv fails and pip tries."""
-    told = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
-    found = {"UV_CACHE_DIR": str(VENVS / "cache"), "UV_HTTP_TIMEOUT": "20"}
-    for line in told.splitlines():
-        name, _, value = line.partition("=")
-        variable = {"find-links": "UV_FIND_LINKS", "cert": "SSL_CERT_FILE"}.get(name.rpartition(".")[2])
-        if variable and variable not in os.environ:
-            found[variable] = ast.literal_eval(value)
-    return found
 
 
 def _packaging() -> str:
