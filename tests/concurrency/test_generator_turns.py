@@ -50,8 +50,8 @@ def in_threads(function: Callable[[], Any], many: int = MANY) -> list[Any]:
         return [task.result(PATIENCE) for task in [pool.submit(copy_context().run, function) for _ in range(many)]]
 
 
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "_PATIENCE", 0.5)
+def impatient(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    monkeypatch.setattr(turns, "_PATIENCE", seconds)
 
 
 def test_a_generator_asked_for_by_threads_runs_once() -> None:
@@ -76,23 +76,23 @@ def test_different_generators_run_at_the_same_time() -> None:
 
 
 def test_a_slow_consumer_who_goes_on_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    impatient(monkeypatch)
+    impatient(monkeypatch, 2)  # less than all items take together, much more than one
 
     def consume() -> list[int]:
         found: list[int] = []
-        for number in numbers(8):
+        for number in numbers(10):
             found.append(number)
-            time.sleep(0.2)
+            time.sleep(0.25 if calls == [10] else 0)
         return found
 
-    assert in_threads(consume, 3) == [list(range(8))] * 3
-    assert calls == [8]
+    assert in_threads(consume, 3) == [list(range(10))] * 3
+    assert calls == [10]
 
 
 def test_a_generator_left_half_way_is_run_by_the_next_who_has_waited_long_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    impatient(monkeypatch)
+    impatient(monkeypatch, 0.5)
     first = numbers(3)
     assert next(first) == 0
     with pytest.warns(CheckpointWarning, match="numbers: somebody is in the midst of its items"):
