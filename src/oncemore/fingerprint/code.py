@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from .walk import Known, Record, Walk, active, answering
 from .watch import Watch
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Seen:
     """The outcome of one walk."""
 
@@ -29,7 +29,8 @@ class _Seen:
     watch: Watch
     known: Known
     foreign: frozenset[str]
-    parts: dict[str, Part] = field(default_factory=dict[str, Part])
+    parts: dict[str, Part] = field(default_factory=dict[str, Part])  # both as soon as somebody asks
+    packages: dict[str, str] | None = None
 
 
 class Code:
@@ -60,18 +61,10 @@ class Code:
 
     def packages(self) -> dict[str, str]:
         """The installed packages that the code uses, and their versions: recorded, not compared."""
-        from importlib import metadata
-
-        found: dict[str, str] = {}
-        for name in self._now().foreign.difference(sys.stdlib_module_names):
-            version = getattr(sys.modules.get(name), "__version__", None)  # reading all metadata would take too long
-            if not isinstance(version, str):
-                try:
-                    version = metadata.version(name)
-                except metadata.PackageNotFoundError:  # a module of the project's, or of nobody's
-                    continue
-            found[name] = version
-        return dict(sorted(found.items()))
+        now = self._now()
+        if now.packages is None:
+            now.packages = _versions(now.foreign.difference(sys.stdlib_module_names))
+        return now.packages
 
     def _now(self) -> _Seen:
         last = self._last
@@ -95,6 +88,21 @@ class Code:
                 return all(values.digest(value) == seen for value, seen in last.watch.values)
         except FingerprintError:  # a new walk will name it
             return False
+
+
+def _versions(names: Iterable[str]) -> dict[str, str]:
+    from importlib import metadata
+
+    found: dict[str, str] = {}
+    for name in sorted(names):
+        version = getattr(sys.modules.get(name), "__version__", None)  # reading all metadata would take too long
+        if not isinstance(version, str):
+            try:
+                version = metadata.version(name)
+            except metadata.PackageNotFoundError:  # a module of the project's, or of nobody's
+                continue
+        found[name] = version
+    return found
 
 
 def _root_of(function: Any) -> Any:
