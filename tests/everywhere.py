@@ -23,7 +23,9 @@ LINT = ["--editable", ".[lint]"]
 DOCS = ["--editable", ".[docs]"]
 DEMO = ["--editable", ".", "numpy", "pandas"]
 
-_ROOM = 1080.0  # seconds for all Pythons. Where they would not do, those between the oldest and the newest are tested in brief.
+_ROOM = (
+    1080.0  # seconds for all Pythons. Where they would not do, the newest is tested in full and the others in brief.
+)
 BENCH = ["--editable", ".", "joblib", "numpy", "pandas"]
 # One by one: a peer that cannot be installed here is left out, and the benchmark says so.
 PEERS = [
@@ -146,19 +148,17 @@ def _test(pythons: list[Python], arguments: list[str]) -> int:
     start = time.monotonic()
     environments = _environments(pythons)
     clean, built = _lint(environments), _docs()
-    counts = {}
-    ends = _ends(pythons)[::-1]
-    for python in [*ends, *(python for python in pythons if python not in ends)]:
-        campaign = "full" if python == pythons[-1] else "short"  # the long campaigns run at full length on one of them
-        ahead = _ROOM - (time.monotonic() - start)
-        rest = len(pythons) - len(counts)
-        if python not in ends and not arguments and ahead < rest * counts[ends[-1]][3]:
+    newest, *others = reversed(pythons)
+    counts = {newest: _pytest(newest, environments[newest], "full", arguments)}  # the long campaigns at full length
+    for python in reversed(others):
+        ahead, rest = _ROOM - (time.monotonic() - start), len(pythons) - len(counts)
+        if not arguments and ahead < rest * counts[newest][3]:
             print(
-                f"\n{ahead:.0f} s are left for {rest} Pythons: tests that start processes are left out on {python.minor}"
+                f"\n{ahead:.0f} s are left for {rest} Pythons: on {python.minor}, tests that start processes are left out"
             )
-            counts[python] = _pytest(python, environments[python], campaign, ["--brief"])
+            counts[python] = _pytest(python, environments[python], "short", ["--brief"])
         else:
-            counts[python] = _pytest(python, environments[python], campaign, arguments)
+            counts[python] = _pytest(python, environments[python], "short", arguments)
     print("\n== summary")
     for python, (passed, failed, skipped, seconds) in counts.items():
         print(f"Python {python.version:8} passed {passed}, failed {failed}, skipped {skipped} in {seconds:.0f} s")
