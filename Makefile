@@ -18,7 +18,7 @@ endif
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
-test:  ## lint, documentation, and all tests on every Python 3.10 to 3.13 found (PYTHONS="3.11 3.12", ARGS="-k name")
+test:  ## lint, documentation, and the tests on every Python 3.10 to 3.13 found, the newest in full (PYTHONS="3.11 3.12", ARGS="-k name")
 	@$(PYTHON) -m tests.everywhere test
 
 lint:  ## ruff, mypy and pyright
