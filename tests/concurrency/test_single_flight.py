@@ -283,7 +283,7 @@ def test_ctrl_c_in_a_waiter_leaves_the_owner_and_the_seat_alone(run: Run) -> Non
     owner = threading.Thread(target=copy_context().run, args=(slow, 1, wait))
     owner.start()
     assert inside.wait(PATIENCE)
-    alarm = threading.Timer(A_MOMENT, os.kill, (os.getpid(), signal.SIGINT))
+    alarm = threading.Timer(A_MOMENT, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
     alarm.start()
     with pytest.raises(KeyboardInterrupt):
         slow(1)
