@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .asked import Asked, around
 from .codec import Decoded
+from .errors import FingerprintError
 from .runs import Run
 from .surroundings import indifferent
 
@@ -29,13 +30,18 @@ def recall(step: Definition, run: Run, args: tuple[Any, ...], kwargs: dict[str, 
     """A fresh value of the call, or MISSING: then the long way has to be gone."""
     try:
         bound = step.identity.bind(*args, **kwargs)
-        known = run.quick.get((step, bound, tuple(map(type, bound))))
-    except TypeError:  # not the function's parameters, or not hashable
+    except TypeError:  # not the function's parameters
         return MISSING
+    kinds = tuple(map(type, bound))
+    known = run.quick.get((step, bound, kinds)) if _EXACT.issuperset(kinds) else None  # no hash of the user's own
     if known is None:
         return MISSING
     stamp, asked, entry, stream = known
-    if step.identity.stamp() is not stamp or asked.shelf.near(entry.key) is not entry or around(asked.node):
+    try:
+        now = step.identity.stamp()
+    except FingerprintError:  # the long way tells
+        return MISSING
+    if now is not stamp or asked.shelf.near(entry.key) is not entry or around(asked.node):
         return MISSING
     if run.wants_fresh(asked.node, once=step.once) or not indifferent():
         return MISSING
@@ -52,6 +58,9 @@ def remember(step: Definition, asked: Asked, entry: Decoded) -> None:
         return
     if any(len(value) > _LONGEST for value in asked.bound if isinstance(value, (str, bytes))):
         return
-    stream = entry.bare()
-    if stream is not None:
-        run.quick[step, asked.bound, kinds] = step.identity.stamp(), asked, entry, stream
+    try:
+        stream, stamp, code = entry.bare(), step.identity.stamp(), step.identity.code()
+    except FingerprintError:
+        return
+    if stream is not None and code == asked.node.code:  # it may have changed since the call began
+        run.quick[step, asked.bound, kinds] = stamp, asked, entry, stream

@@ -97,9 +97,14 @@ class Shelf:
     def _known(self, node: Node) -> Iterator[tuple[str, Older | None]]:
         """Where the node's entry may stand: under its own code, then under codes whose checkpoints were adopted for that."""
         yield from self._places(node.key)
-        for step, before, after in self._adopted:
-            if step == node.step and after == node.code:
-                yield from self._known(self.node(step, node.arguments, before))
+        codes = [node.code]
+        for code in (
+            codes if self._adopted else ()
+        ):  # grows as it goes; a code may be adopted for the one that was adopted for it
+            for step, before, after in self._adopted:
+                if step == node.step and after == code and before not in codes:
+                    codes.append(before)
+                    yield from self._places(self.node(step, node.arguments, before).key)
 
     def _places(self, key: str) -> Iterator[tuple[str, Older | None]]:
         """Where an entry of the run may stand, the newest place first; None: where the run writes now."""

@@ -3,12 +3,13 @@
 A generator stops at every item until its consumer asks for the next, and may never be asked again. So whoever has the
 turn shows by marks (holds of the store, which go when their process dies) whether the generator runs or waits for its
 consumer, and the mark for waiting is another one after every item. Those who see the same item waited for too long stop
-waiting and run the generator themselves, unrecorded by the first: late is better than never.
+waiting and run the generator themselves: twice is better than never.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import threading
 import time
@@ -95,6 +96,9 @@ class Turn:
 
 
 _turns: dict[tuple[str, str], Turn] = {}  # those of this process
+
+
+os.register_at_fork(after_in_child=_turns.clear)  # a forked child has none of its parent's turns
 
 
 def take_turn(turn: Turn, step: str) -> Path[None]:

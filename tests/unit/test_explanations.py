@@ -250,3 +250,19 @@ def test_asking_why_about_what_never_ran_names_what_did() -> None:
             run.why("featurs")
         with pytest.raises(UsageError, match="there are: features"):
             run.why("zzz")
+
+
+class Touchy:
+    """An object that does not like to be looked at."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise RuntimeError(f"touched {name}")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("shown")
+
+
+def test_showing_a_value_runs_none_of_the_users_code() -> None:
+    assert explained(Touchy(), [Touchy()]).reason == "argument `value`: <Touchy> -> [<Touchy>]"

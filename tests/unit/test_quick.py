@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from oncemore import Run, Surrounding, checkpoint_scope, checkpointed, quick, register_surrounding, surroundings
+from oncemore import (
+    CheckpointWarning,
+    Run,
+    Surrounding,
+    checkpoint_scope,
+    checkpointed,
+    quick,
+    register_surrounding,
+    surroundings,
+)
 
 FACTOR = 2
 
@@ -140,3 +150,21 @@ def test_objects_are_no_arguments_for_the_short_way(run: Run, calls: Calls) -> N
         for value in (0.0, -0.0, 2.0, "x" * 1000):
             scaled(value)
         assert again.quick == {}
+
+
+def test_a_hash_of_the_users_own_is_not_asked_for(run: Run, calls: Calls) -> None:
+    class Touchy:
+        def __hash__(self) -> int:
+            raise RuntimeError("hashed")
+
+    scaled(Touchy())
+    assert len(calls()) > 0
+
+
+def test_a_global_without_identity_is_told_as_on_the_long_way(
+    run: Run, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "FACTOR", threading.Thread())
+    with pytest.warns(CheckpointWarning, match="FACTOR"):
+        scaled(1)
+    assert calls() == ["1"]

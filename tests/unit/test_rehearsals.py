@@ -628,3 +628,13 @@ def test_a_run_in_another_store_is_not_adopted(script: Script) -> None:
     script(SCRIPT)
     expression = "rehearsal.adopt(open_store('elsewhere'), 'job', 'clean', 'script.py')"
     assert "opens the run job in another store" in script(LOOK, expression, name="look.py", expect=1).err
+
+
+def test_codes_adopted_for_each_other_are_found_and_end() -> None:
+    from oncemore import open_store
+    from oncemore.shelf import Shelf
+
+    adopted = [["step", "a", "b"], ["step", "b", "a"], ["step", "c", "a"]]
+    shelf = Shelf(open_store("memory://adopted"), "o", "node/o/", None, adopted=adopted)
+    codes = [key.rpartition(".")[2] for key, _ in shelf._known(shelf.node("step", "x", "b"))]
+    assert codes == ["b", "a", "c"]

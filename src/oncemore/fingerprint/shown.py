@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import enum
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from ..errors import FingerprintError
@@ -84,7 +86,10 @@ def part_of(name: str, value: object, secret: bool = False) -> Part:
 
 def short(value: object) -> str:
     """A text for a value: what it is if that is short, else of what kind."""
-    text = _IN_URL.sub(r"\1:***@", _text(value, 3))
+    try:
+        text = _IN_URL.sub(r"\1:***@", _text(value, 3))
+    except Exception:  # what is shown is never worth a failure
+        return f"<{type(value).__name__}>"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
@@ -108,10 +113,14 @@ def _text(value: Any, depth: int) -> str:
     shape = _shape(value, kind)
     if shape is not None:
         return shape
-    if getattr(kind, "__flags__", 0) and isinstance(value, type):
+    if issubclass(kind, type):
         return f"{value.__module__}.{value.__qualname__}"
-    name = getattr(value, "__qualname__", None) if callable(value) else getattr(value, "_name_", None)
-    return f"<{kind.__name__}{f' {name}' if isinstance(name, str) else ''}>"
+    name = ""  # an attribute of anything else might run the user's code
+    if issubclass(kind, enum.Enum):
+        name = f" {value._name_}"
+    elif kind in (FunctionType, MethodType, BuiltinFunctionType):
+        name = f" {value.__qualname__}"
+    return f"<{kind.__name__}{name}>"
 
 
 def _container(value: Any, depth: int) -> str:
