@@ -22,7 +22,7 @@ ORDER: list[set[str]] = [
     {"surroundings"},
     {"records"},
     {"nodes", "records"},
-    {"earlier"},
+    {"earlier", "near"},
     {"shelf"},
     {"reasons"},
     {"past"},

@@ -44,16 +44,23 @@ class Call:
         return await self.now()
 
 
-class Asked(NamedTuple):
+class Asked:
     """One call of a step: what was passed, bound to the parameters, and the node it is."""
 
-    run: Run
-    shelf: Shelf
-    node: Node
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    bound: tuple[Any, ...]
-    ordinal: int | None
+    __slots__ = ("args", "bound", "kwargs", "node", "ordinal", "run", "shelf")
+
+    def __init__(
+        self,
+        run: Run,
+        shelf: Shelf,
+        node: Node,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        bound: tuple[Any, ...],
+        ordinal: int | None,
+    ) -> None:
+        self.run, self.shelf, self.node = run, shelf, node
+        self.args, self.kwargs, self.bound, self.ordinal = args, kwargs, bound, ordinal
 
 
 class Found(NamedTuple):
@@ -66,9 +73,15 @@ class Found(NamedTuple):
     why: str | None = None
 
 
+def inside_any() -> bool:
+    """Whether this call is made by a step that is being computed."""
+    return bool(_inside.get())
+
+
 def around(node: Node) -> bool:
     """Whether `node` is being computed around this very call."""
-    return any(node.key == other.key for other in _inside.get())
+    nodes = _inside.get()
+    return bool(nodes) and any(node.key == other.key for other in nodes)
 
 
 def inside(node: Node) -> Callable[[], None]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import pickle
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -35,10 +34,10 @@ from .errors import (
 from .fingerprint import Fingerprint, Identity, Part
 from .flight import Blocking, Path, board, drive, drive_async
 from .looking import called_plainly
-from .nodes import Kept
+from .nodes import Kept, Node
 from .reasons import NEW, Change, Explanation, Facts, changes, sentence
 from .runs import Reference, Run
-from .surroundings import Moment, Scene, indifferent, kinds, restore, verify
+from .surroundings import Moment, Scene, kinds, restore, verify
 from .surroundings.patterns import check_outputs
 from .surroundings.state import depend
 
@@ -75,11 +74,10 @@ class Definition:
 
     def call(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call: the value, or what awaits it, or what yields its items."""
-        if self.quick and run.quick:
-            value = quick.recall(self, run, args, kwargs)
-            if value is not quick.MISSING:
-                return value
-        return self.enter(run, args, kwargs)
+        if not self.quick or not run.quick:
+            return self.enter(run, args, kwargs)
+        found = quick.recall(self, run, args, kwargs)
+        return drive(self.settle(found)) if type(found) is Asked else found
 
     def plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that belongs to no run."""
@@ -97,9 +95,15 @@ class Definition:
 
     def path(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool = False) -> Path[Any]:
         asked = self.ask(run, args, kwargs)
-        if asked is None or around(asked.node):  # no identity; or calls itself
+        if asked is None:
             return (yield Call(self.function, args, kwargs))
-        found = Found()
+        return (yield from self.settle(asked, fresh=fresh))
+
+    def settle(self, asked: Asked, *, fresh: bool = False) -> Path[Any]:
+        """The value of a node: kept, or computed and kept."""
+        if around(asked.node):  # it calls itself
+            return (yield Call(self.function, asked.args, asked.kwargs))
+        run, found = asked.run, Found()
         try:
             if run.resumed and not fresh:
                 found = yield Blocking(self.recall, asked)
@@ -180,7 +184,8 @@ class Definition:
             ordinal = ordinals.take() if take else ordinals.peek()
         arguments = self.identity.arguments(bound, ordinal, args, kwargs)
         shelf = run.shared if self.share else run.shelf
-        return Asked(run, shelf, shelf.node(self.name, arguments, code), args, kwargs, bound, ordinal)
+        node = Node(shelf.home, shelf.owner, self.name, arguments, code)
+        return Asked(run, shelf, node, args, kwargs, bound, ordinal)
 
     def give_back(self, asked: Asked) -> None:
         """The call failed: the next identical one is the same node."""
@@ -194,8 +199,6 @@ class Definition:
         if entry is None:
             return Found(why=why)
         try:
-            if self.quick and (stream := entry.bare()) is not None and indifferent():
-                return Found(entry, pickle.loads(stream))
             value, effects, moment = self.load(asked, entry)
             why = verify(moment, effects)
             return Found(entry, value, effects, moment) if why is None else Found(why=why)
@@ -207,11 +210,8 @@ class Definition:
     def reuse(self, asked: Asked, found: Found) -> Any:
         """Skip the step: leave the world as if it had run."""
         assert found.entry is not None
-        asked.run.count_reuse(asked.node, found.entry)
-        if self.quick:
-            quick.remember(self, asked, found.entry)
-        if not found.entry.plain:
-            depend(asked.run.state, found.entry.meta.get("reads", ()))
+        asked.run.count_reuse(asked.node.step, asked.node.key, found.entry.meta["seconds"])
+        depend(asked.run.state, found.entry.meta.get("reads", ()))
         if found.effects:
             restore(found.moment, found.effects)
         return found.value

@@ -11,7 +11,6 @@ import functools
 import io
 import json
 import pickle
-import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,13 +23,16 @@ from . import compression
 from .errors import CodecError, IntegrityError
 from .modules import canonical_name
 
+_encoder = json.JSONEncoder(separators=(",", ":"))  # `json.dumps` would make one each time
+
 Bytes = Union[bytes, bytearray, memoryview]
 Naming = Callable[[Any], Any]  # the name of an object that is not kept by value, or None
 Finding = Callable[[Any], Any]  # the object of that name
 
 MAGIC = b"ONCE"
 VERSION = 1
-_ENVELOPE = len(MAGIC) + 1 + 32
+_HEAD = MAGIC + bytes((VERSION,))
+_ENVELOPE = len(_HEAD) + 32
 _COUNT = struct.Struct("<I")
 _FRAME = struct.Struct("<BBQQ")  # packing, item size, bytes here, bytes unpacked
 _ALIGNED = 64  # buffers begin at multiples of this, counted from the entry's beginning: an array is used where it lies
@@ -38,7 +40,7 @@ _ALIGNED = 64  # buffers begin at multiples of this, counted from the entry's be
 
 def seal(frames: Sequence[Bytes], key: str, secret: bytes) -> list[Bytes]:
     """The frames as a signed entry that counts under `key` only."""
-    return [MAGIC + bytes((VERSION,)) + _mac(frames, key, secret), *frames]
+    return [_HEAD + _mac(frames, key, secret), *frames]
 
 
 def unseal(data: Bytes, key: str, secret: bytes) -> memoryview:
@@ -54,12 +56,27 @@ def unseal(data: Bytes, key: str, secret: bytes) -> memoryview:
     return body
 
 
+_spare: dict[bytes, list[Any]] = {}  # hashers by their secret: one costs more to make than to use on a small entry
+
+
 def _mac(frames: Sequence[Bytes], key: str, secret: bytes) -> bytes:
     name = key.encode()
-    mac = blake3(_COUNT.pack(len(name)) + name, key=secret)
+    try:
+        mac = _spare[secret].pop()
+    except LookupError:
+        mac = blake3(key=secret)
+    mac.update(_COUNT.pack(len(name)) + name)
     for frame in frames:
         mac.update(frame)
-    return mac.digest()
+    found: bytes = mac.digest()
+    mac.reset()
+    _spare.setdefault(secret, []).append(mac)
+    return found
+
+
+def to_json(facts: Mapping[str, Any]) -> bytes:
+    """Metadata as it is stored."""
+    return _encoder.encode(facts).encode()
 
 
 @dataclass(frozen=True)
@@ -69,6 +86,7 @@ class Encoded:
     key: str
     frames: list[Bytes]
     raw_bytes: int
+    small: bytes | None  # what `glance` would give
 
     @property
     def stored_bytes(self) -> int:
@@ -83,8 +101,16 @@ def encode(value: object, meta: Mapping[str, Any], *, key: str, secret: bytes, n
     stream, buffers = _pickle(value, name)
     if b"__main__" in stream:
         meta = {**meta, "main": canonical_name("__main__")}
-    parts: list[Bytes | pickle.PickleBuffer] = [json.dumps(meta, separators=(",", ":")).encode(), stream, *buffers]
+    parts: list[Bytes | pickle.PickleBuffer] = [to_json(meta), stream, *buffers]
     packed = [compression.pack(part) for part in parts]
+    bare = (
+        name is None
+        and len(packed) == 2
+        and _MORE.isdisjoint(meta)
+        and (type(value) in _PLAIN or _GLOBAL not in stream)
+    )
+    if bare:
+        packed[0] = packed[0]._replace(item=_BARE)
     table = b"".join(_FRAME.pack(p.packing, p.item, memoryview(p.data).nbytes, p.raw) for p in packed)
     frames: list[Bytes] = [_COUNT.pack(len(packed)) + table]
     offset = len(frames[0])
@@ -92,7 +118,8 @@ def encode(value: object, meta: Mapping[str, Any], *, key: str, secret: bytes, n
         gap = _gap(number, offset)
         frames += [bytes(gap), p.data] if gap else [p.data]
         offset += gap + memoryview(p.data).nbytes
-    return Encoded(key, seal(frames, key, secret), sum(p.raw for p in packed))
+    small = stream + _SECONDS.pack(meta.get("seconds", 0.0)) if bare and len(stream) <= _GLANCE else None
+    return Encoded(key, seal(frames, key, secret), sum(p.raw for p in packed), small)
 
 
 def _gap(number: int, offset: int) -> int:
@@ -100,11 +127,39 @@ def _gap(number: int, offset: int) -> int:
     return -(_ENVELOPE + offset) % _ALIGNED if number >= 2 else 0
 
 
-_BARE = 4096  # bytes
-# In the metadata: there is more to the entry than its value. A text among the metadata may look like it, which does no harm.
-_MORE = re.compile(rb'"(?:effects|roots|reads|readings|items|forgotten)"')
-_SECONDS = re.compile(rb'"seconds":([-+.e0-9]+)')
-_GLOBAL = b"\x93"  # the operation of a pickle that names a class; in a text it may stand, too, which does no harm here
+_GLANCE = 4096  # bytes of a pickle that is small
+_SECONDS = struct.Struct("<d")
+_MORE = frozenset(["effects", "roots", "reads", "readings", "items", "forgotten"])  # in the metadata: not only a value
+_BARE = 0  # in the place of the item size of the metadata: `pickle.loads` of the pickle gives all that there is
+_PLAIN = frozenset([type(None), bool, int, float, str, bytes])
+_TOOK = b'{"seconds":'  # how the metadata of a step's checkpoint begins
+# In an entry of two frames: how its body begins if it is only a value, where the length of the metadata stands, what the
+# pickle's packing is, and where the metadata stands.
+_SMALL = _COUNT.pack(2) + bytes((compression.RAW, _BARE))
+_LENGTH = slice(_ENVELOPE + len(_SMALL), _ENVELOPE + len(_SMALL) + 8)
+_PACKING = _ENVELOPE + _COUNT.size + _FRAME.size
+_META = _PACKING + _FRAME.size
+_GLOBAL = b"\x93"  # the operation of a pickle that names a class; in a text it may stand, too, which does no harm
+
+
+def glance(data: bytes, key: str, secret: bytes) -> bytes | None:
+    """The pickle of a small bare entry, and after it how long the step took; None: it is to be decoded.
+
+    One piece, which the garbage collector has no interest in: there may be very many. `pickle.loads` takes what it needs.
+    """
+    if data[:5] != _HEAD or _mac((data[_ENVELOPE:],), key, secret) != data[5:_ENVELOPE]:
+        return None
+    if not data.startswith(_SMALL, _ENVELOPE) or not data.startswith(_TOOK, _META) or data[_PACKING] != compression.RAW:
+        return None
+    stream = data[_META + int.from_bytes(data[_LENGTH], "little") :]
+    took = float(data[_META + len(_TOOK) : data.index(b",", _META)])
+    return stream + _SECONDS.pack(took) if len(stream) <= _GLANCE else None
+
+
+def took(small: bytes) -> float:
+    """How long the step took, from what `glance` gave."""
+    seconds: float = _SECONDS.unpack_from(small, len(small) - _SECONDS.size)[0]
+    return seconds
 
 
 class Decoded:
@@ -120,27 +175,13 @@ class Decoded:
             self._frames.append((packing, item, body[offset : offset + size], raw))
             offset += size
         self.key = key
-        self._about = compression.unpack(*self._frames[0])
-        self.plain = _MORE.search(self._about) is None  # it is a value and nothing else
+        self.bare = self._frames[0][1] == _BARE
 
     @functools.cached_property
     def meta(self) -> dict[str, Any]:
         """The metadata. Skipping a step that is nothing but a value does without."""
-        facts: dict[str, Any] = json.loads(bytes(self._about))
+        facts: dict[str, Any] = json.loads(bytes(compression.unpack(*self._frames[0])))
         return facts
-
-    @property
-    def seconds(self) -> float:
-        """How long the step took."""
-        found = _SECONDS.search(self._about)
-        return float(found[1]) if found else 0.0
-
-    def bare(self) -> bytes | None:
-        """The pickle, if it is small and `pickle.loads` gives the whole value: no classes, no objects kept by name, no effects."""
-        if not self.plain or len(self._frames) != 2 or self._frames[1][3] > _BARE:
-            return None
-        stream = bytes(compression.unpack(*self._frames[1]))
-        return None if _GLOBAL in stream else stream
 
     def holds(self, other: Decoded) -> bool:
         """Whether what is stored of the value is the same, byte for byte; if not, the values may still be equal."""

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from . import current
-from .codec import Decoded
 from .nodes import Node
 from .runs import Run
 from .stores import Store
@@ -84,10 +83,10 @@ class Looking(Run):
     def will_go(self, name: str, why: str) -> None:
         would_run(name, why, run=self.id)
 
-    def count_reuse(self, node: Node, entry: Decoded) -> None:
-        super().count_reuse(node, entry)
+    def count_reuse(self, step: str, key: str, seconds: float) -> None:
+        super().count_reuse(step, key, seconds)
         if current.rehearsal is not None and current.rehearsal.pid != os.getpid():
-            current.rehearsal.note("reused", node.step, entry.meta.get("seconds", 0))
+            current.rehearsal.note("reused", step, seconds)
 
 
 def would_run(step: str, why: str, *, run: str = "", node: str = "") -> NoReturn:

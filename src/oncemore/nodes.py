@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,21 @@ from blake3 import blake3
 from .codec import Encoded, Naming
 from .fingerprint import Part
 
-_quoted = functools.lru_cache(quote)
+
+class _Quoted(dict[str, str]):
+    """The names of steps as they stand in keys."""
+
+    def __missing__(self, name: str) -> str:
+        self[name] = quoted = quote(name, safe="")
+        return quoted
+
+
+_quoted = _Quoted()
+
+
+def place(step: str, arguments: str, code: str) -> str:
+    """Where the entry of a node stands under the home of its run."""
+    return f"{_quoted[step]}/{arguments}.{code}"
 
 
 class Node:
@@ -24,7 +37,7 @@ class Node:
 
     def __init__(self, home: str, owner: str, step: str, arguments: str, code: str) -> None:
         self.home, self.owner, self.step, self.arguments, self.code = home, owner, step, arguments, code
-        self.key = f"{home}{_quoted(step, safe='')}/{arguments}.{code}"
+        self.key = home + place(step, arguments, code)
 
     @property
     def fingerprint(self) -> str:
@@ -33,7 +46,7 @@ class Node:
     @property
     def idempotency_key(self) -> str:
         """The same for all attempts at this node, also after its code was mended; another for every other node."""
-        return blake3(f"{self.owner}/{quote(self.step, safe='')}/{self.arguments}".encode()).hexdigest(length=16)
+        return blake3(f"{self.owner}/{_quoted[self.step]}/{self.arguments}".encode()).hexdigest(length=16)
 
     @property
     def id(self) -> str:

@@ -14,7 +14,7 @@ from .codec import Decoded, loads
 from .errors import CodecError, NotRecorded, StoreError, UsageError, warn
 from .events import Event
 from .reasons import Explanation, why
-from .records import Generation, Record, read_log
+from .records import Generation, Record, adds, read_facts, read_log
 from .secret import secret
 from .stores import Store
 from .summary import Summary, summarize
@@ -242,15 +242,18 @@ def _about(event: _Telling, log: str) -> tuple[str, str, str]:
     return event.entry[len(records.home_of(event.entry)) :].partition("@")
 
 
-def count(store: Store, run_id: str, record: Record) -> None:
-    """Bring the record's numbers of nodes and bytes up to date. Reads what is new, unless that takes the place of something."""
-    for event in read_log(store, record.log, record.counted):
-        record.counted = event.seq
-        if isinstance(event, events.StepForgotten) or (isinstance(event, events.StepCompleted) and event.replaces):
-            return recount(store, run_id, record)
-        if isinstance(event, events.StepCompleted):
+def count(store: Store, run_id: str, record: Record) -> bool:
+    """Bring the record's numbers of nodes and bytes up to date; whether all that stood before stands now as well."""
+    added = True
+    for number, facts in read_facts(store, record.log, record.counted):
+        record.counted, added = number, added and adds(facts)
+        if facts["event"] == "StepForgotten" or facts.get("replaces"):
+            recount(store, run_id, record)
+            return False
+        if facts["event"] == "StepCompleted":
             record.nodes += 1
-            record.bytes += event.stored_bytes
+            record.bytes += facts["stored_bytes"]
+    return added
 
 
 def recount(store: Store, run_id: str, record: Record) -> None:

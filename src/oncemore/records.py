@@ -182,13 +182,44 @@ def signed(log: str, event: Event) -> bytes:
 
 def read_log(store: Store, log: str, since: int = 0) -> Iterator[Event]:
     """The events of a log in order, those after number `since`."""
+    return (Event.from_json(data, number) for number, data in _bodies(store, log, since))
+
+
+def read_facts(store: Store, log: str, since: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The same as they are stored, with their numbers: for who needs little of each."""
+    return ((number, json.loads(data)) for number, data in _bodies(store, log, since))
+
+
+def _bodies(store: Store, log: str, since: int) -> Iterator[tuple[int, bytes]]:
+    known = secret()
     for key, data in store.scan(log, after=f"{log}{since:016x}"):
         try:
-            body = unseal(data or b"", log, secret())
+            yield int(key[len(log) :], 16), bytes(unseal(data or b"", log, known))
         except IntegrityError as error:
             warn(f"event {key} is left out: {error}")
-            continue
-        yield Event.from_json(bytes(body), int(key[len(log) :], 16))
+
+
+_OF_RUNS = (
+    "RunStarted",
+    "RunResumed",
+    "RunFinished",
+    "RunFailed",
+    "RunInterrupted",
+    "SnapshotSaved",
+    "CheckpointSaved",
+)
+_OF_STEPS = ("StepStarted", "StepCompleted", "StepFailed", "StepNotKept", "StepReused")
+_ADDING = frozenset(_OF_RUNS + _OF_STEPS)
+
+
+def adds(facts: Mapping[str, Any]) -> bool:
+    """Whether all that stood before an event stands after it as well."""
+    return facts["event"] in _ADDING and not facts.get("replaces")
+
+
+def unreplaced(store: Store, log: str, since: int) -> bool:
+    """Whether none of the entries that stood at an event was replaced or removed after it."""
+    return all(adds(facts) for _, facts in read_facts(store, log, since))
 
 
 # -- who has a run open: a lock that the operating system frees when its owner dies

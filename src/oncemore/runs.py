@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from . import current, events, intents, records
-from .codec import Decoded, Encoded
+from .codec import Encoded
 from .earlier import earlier
 from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
 from .events import Event
@@ -81,7 +81,7 @@ class Run(Past):
         self._refreshed: set[tuple[str, str]] = set()
         self.passed: set[str] = set()  # the entries of nodes that ran or were reused in this scope
         self.calls: dict[str, Ordinals] = {}  # of steps that count every call
-        self.quick: dict[Any, Any] = {}  # calls whose value is at hand (see quick.py)
+        self.quick = not self._refresh  # whether calls may go the short way: see quick.py
         self.loops: dict[str, Any] = {}  # those begun in this scope, with what they know of the state; None: completed
         self._listeners: list[tuple[type[Event], Callable[[Any], object]]] = []
         self.report: Report | None = None  # tells people, if any look
@@ -129,9 +129,12 @@ class Run(Past):
         """Record how the scope ended, and what was reused in it."""
         self._retain(every=1)
         facts = [*self._unwritten(), ending(error)]
+        until = None
 
         def end(record: Record) -> list[Event]:
-            count(self.store, self.id, record)
+            nonlocal until
+            alone = record.counted == self._opened.record.counted  # else who counted meanwhile knows what was replaced
+            until = record.counted if count(self.store, self.id, record) and alone else None
             others = [mark for mark in record.open if mark != self._opened.mark]
             record.open = [mark for mark in others if records.alive(self.store, record, mark)]
             record.ending = type(facts[-1]).__name__.removeprefix("Run").lower()
@@ -142,6 +145,7 @@ class Run(Past):
             self._left = True
             for fact in facts:
                 self.told(fact)
+            self.shelf.near.write_sheet(until)
         except (StoreError, UsageError) as trouble:
             warn(f"run {self.id}: how it ended could not be written: {trouble}")
         finally:
@@ -312,13 +316,12 @@ class Run(Past):
         """Whether `ONCEMORE_REFRESH` asks for this node to run again; once in a scope."""
         return node.step in self._refresh and (node.step, node.fingerprint) not in self._refreshed
 
-    def count_reuse(self, node: Node, entry: Decoded) -> None:
-        seconds = entry.seconds
-        self.passed.add(node.key)
-        self.reused[node.step] += 1
-        self._saved[node.step] += seconds
+    def count_reuse(self, step: str, key: str, seconds: float) -> None:
+        self.passed.add(key)
+        self.reused[step] += 1
+        self._saved[step] += seconds
         if self.report is not None:
-            self.report.reused(node.step, seconds)
+            self.report.reused(step, seconds)
 
     def will_run(self, node: Node, why: str, *, once: bool) -> None:
         """A step is about to run. Who only looks at a run forbids it here."""
@@ -356,7 +359,7 @@ class Run(Past):
         """Keep the result of a completed node. What cannot be kept is told, and the program goes on."""
         self._refreshed.add((node.step, node.fingerprint))
         self.passed.add(node.key)
-        kept.meta.update(step=node.step, time=time.time(), seconds=seconds, reason=reason)
+        kept.meta = {"seconds": seconds, "step": node.step, "time": time.time(), "reason": reason, **kept.meta}
         token = current.enter(None)  # a step inside the value is kept as itself, not as part of this run
         shelf = self.shelf_of(node)
         try:

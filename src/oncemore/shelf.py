@@ -1,8 +1,4 @@
-"""Where a run's entries stand in its store: found, verified, written, forgotten.
-
-Small entries are read in bulk once a few have been asked for, and stay in memory as the bytes they are: each recall
-makes a fresh value from them.
-"""
+"""Where a run's entries stand in its store: found, verified, written, forgotten."""
 
 from __future__ import annotations
 
@@ -19,14 +15,13 @@ from .earlier import Older, cover, fates
 from .errors import IntegrityError, OncemoreError
 from .events import Event, SnapshotSaved, StepCompleted, StepForgotten
 from .fingerprint import Part
+from .near import Near
 from .nodes import Kept, Node, variant_key
 from .records import needed, read_log, signed
 from .secret import secret
 from .stores import Bytes, Frames, Store
 
 _SMALL = 1 << 15
-_READ_AHEAD = 1 << 26  # bytes of small entries held in memory for one run
-_PATIENCE = 2  # so many single reads before the rest is read in bulk
 
 
 class Shelf:
@@ -51,9 +46,8 @@ class Shelf:
         self._adopted = adopted
         self._older = older
         self._beside = beside
-        self._secret = secret()
-        self._near: dict[str, bytes | Decoded] = {}
-        self._reads = 0
+        self.secret = secret()
+        self.near = Near(store, home, log, self.secret)
         self._known_code: set[str] = set()
         self._fates: dict[str, str] | None = None
 
@@ -70,7 +64,7 @@ class Shelf:
             entry = self.read(key)
             if entry is None:
                 continue
-            if entry.plain and older is None:
+            if entry.bare and older is None:
                 return entry
             for names in entry.meta.get("readings", ()):
                 variant = variant_key(key, {name: state(name) for name in names})
@@ -124,37 +118,10 @@ class Shelf:
     def _counts(self, entry: str) -> bool:
         return entry.startswith(self.home) or any(o.counts(entry) for o in self._older if entry.startswith(o.home))
 
-    def near(self, key: str) -> bytes | Decoded | None:
-        """What of an entry is in memory; another, or nothing, as soon as this process has changed the entry."""
-        return self._near.get(key)
-
     def read(self, key: str) -> Decoded | None:
         """An entry, its signature verified, or None. IntegrityError if what is there cannot be trusted."""
-        near = self._near.get(key)
-        if isinstance(near, Decoded):
-            return near
-        data: Bytes | None = near
-        if data is None:
-            data = self.store.get(key)
-            if data is None:
-                return None
-            self._read_ahead()
-        entry = Decoded(data, key=key, secret=self._secret)
-        if isinstance(data, bytes) and len(data) <= _SMALL:
-            self._near[key] = entry
-        return entry
-
-    def _read_ahead(self) -> None:
-        self._reads += 1
-        if self._reads != _PATIENCE:
-            return
-        room = _READ_AHEAD
-        for key, data in self.store.scan(self.home, most=_SMALL):
-            if data is not None:
-                self._near.setdefault(key, bytes(data))
-                room -= len(data)
-            if room < 0:
-                break
+        data = self.near.get(key)
+        return None if data is None else Decoded(data, key=key, secret=self.secret)
 
     def encode(self, node: Node, kept: Kept) -> Encoded:
         """What is kept of a completed node, as an entry that counts for this node only."""
@@ -163,7 +130,7 @@ class Shelf:
             meta["items"], meta["chunks"] = kept.items, len(kept.chunks)
         key = variant_key(node.key, kept.reads) if kept.reads else node.key
         with keeping(self.store, lambda keys: meta.update(blobs=sorted({*meta.get("blobs", ()), *keys})), node.key):
-            entry = encode(kept.value, meta, key=key, secret=self._secret, name=kept.name)
+            entry = encode(kept.value, meta, key=key, secret=self.secret, name=kept.name)
         kept.blobs = meta.get("blobs", [])
         return entry
 
@@ -187,8 +154,9 @@ class Shelf:
                 entry = other.encode(moved, kept)
                 return other.write(moved, entry, kept, replace(event, entry=entry.key))
         self._known_code.add(node.code)
-        for key in (*put, *obsolete):
-            self._near.pop(key, None)
+        self.near.drop(*put, *obsolete)
+        if entry.small is not None:
+            self.near.know(entry.key, entry.small)
         if kept.blobs or event.replaces:  # what the one before needed, or one who was cut off
             release(self.store, waiting(self.store, node.key))
         return event
@@ -203,7 +171,7 @@ class Shelf:
             manifest = f"code/{node.code}"
             parts = {name: [p.digest, p.where, p.shown, p.source] for name, p in kept.code.items()}
             facts = {"parts": parts, "packages": kept.packages()}
-            put[manifest] = seal([json.dumps(facts).encode()], manifest, self._secret)
+            put[manifest] = seal([json.dumps(facts).encode()], manifest, self.secret)
         for blob in kept.blobs:
             put.update(marks(use(node.home, entry.key, blob), blob))
         return put
@@ -226,7 +194,7 @@ class Shelf:
             readings = [*readings, sorted(kept.reads)]
         covers = {"forgotten": True} if "forgotten" in known else {}
         meta = {**kept.meta, "readings": readings, "reads": kept.reads, **covers}
-        return encode(None, meta, key=node.key, secret=self._secret).frames
+        return encode(None, meta, key=node.key, secret=self.secret).frames
 
     def _trusted(self, key: str) -> Decoded | None:
         try:
@@ -252,8 +220,7 @@ class Shelf:
             return other.forget(node)
         release(self.store, waiting(self.store, node.key))
         self._fates = None
-        for key in keys:
-            self._near.pop(key, None)
+        self.near.drop(*keys)
         return known
 
     # -- the items of generators, kept in chunks
@@ -264,7 +231,7 @@ class Shelf:
 
     def encode_chunk(self, items: str, number: int, pickled: list[bytes], roots: list[Any]) -> Encoded:
         """Some items of a generator, each pickled already, and the roots that each names objects under."""
-        return encode(pickled, {"roots": roots} if any(roots) else {}, key=f"{items}{number:08x}", secret=self._secret)
+        return encode(pickled, {"roots": roots} if any(roots) else {}, key=f"{items}{number:08x}", secret=self.secret)
 
     def chunk(self, entry: Decoded, number: int) -> Decoded:
         """One chunk of the items that belong to an entry."""
@@ -299,22 +266,22 @@ class Shelf:
     def write_loop(self, name: str, value: object, meta: dict[str, Any], roots: Naming, event: SnapshotSaved) -> None:
         """A loop's snapshot, in place of the one before."""
         key = self.loop_key(name)
-        entry = encode(value, meta, key=key, secret=self._secret, name=roots)
+        entry = encode(value, meta, key=key, secret=self.secret, name=roots)
         append = self._appended([replace(event, entry=key)])
-        self._near.pop(key, None)
+        self.near.drop(key)
         if not self.store.commit(put={key: entry.frames}, append=append, expect={needed(self.home): None}):
             assert self._beside is not None
             self._beside(self.home).write_loop(name, value, meta, roots, event)
 
     def encode_snapshot(self, content: str, value: object) -> Encoded:
         """The run's state and generators, under the digest of their content."""
-        return encode(value, {}, key=f"{self.home}=/{content}", secret=self._secret)
+        return encode(value, {}, key=f"{self.home}=/{content}", secret=self.secret)
 
     def intents(self) -> Iterator[tuple[str, Decoded]]:
         """What steps with effect="once" have begun and not completed."""
         for key, data in self.store.scan(self.intent_key("")):
             if data is not None:
-                yield key, Decoded(data, key=key, secret=self._secret)
+                yield key, Decoded(data, key=key, secret=self.secret)
 
     def write_snapshot(self, entry: Encoded | None, event: Event) -> None:
         """The event that names a snapshot, and the snapshot itself unless it is kept already."""
@@ -322,12 +289,12 @@ class Shelf:
 
     def put(self, key: str, value: object, meta: Mapping[str, Any]) -> None:
         """Write one entry of the run's own, durable when this returns."""
-        entry = encode(value, meta, key=key, secret=self._secret)
-        self._near.pop(key, None)
+        entry = encode(value, meta, key=key, secret=self.secret)
+        self.near.drop(key)
         self.store.commit(put={key: entry.frames})
 
     def remove(self, key: str) -> None:
-        self._near.pop(key, None)
+        self.near.drop(key)
         self.store.commit(delete=[key])
 
     # -- events
@@ -357,7 +324,7 @@ class Shelf:
                     if data is None or key == node.key or "@" in code:
                         continue
                     try:
-                        meta = Decoded(data, key=key, secret=self._secret).meta
+                        meta = Decoded(data, key=key, secret=self.secret).meta
                     except IntegrityError:
                         continue  # it will be told when it is asked for
                     yield Node(home, self.owner, node.step, arguments, code), meta
@@ -367,7 +334,7 @@ class Shelf:
         key = f"code/{code}"
         try:
             data = self.store.get(key)
-            facts: dict[str, Any] = json.loads(bytes(unseal(data, key, self._secret))) if data is not None else {}
+            facts: dict[str, Any] = json.loads(bytes(unseal(data, key, self.secret))) if data is not None else {}
         except OncemoreError:
             return {}, {}
         return {name: Part(*values) for name, values in facts.get("parts", {}).items()}, facts.get("packages", {})

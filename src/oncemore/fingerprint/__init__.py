@@ -19,6 +19,26 @@ Key = Union[Callable[..., object], Mapping[str, Callable[[Any], object]]]
 Reach = Literal["deep", "own", "version"]
 
 
+_EXACT = frozenset([int, str, bytes, type(None)])  # equal ones have one digest. Not floats (0.0 equals -0.0), nor bools
+_digests: dict[tuple[Any, ...], str] = {}
+_MOST, _LONGEST = 10_000, 200
+
+
+def digest_of(arguments: tuple[Any, ...]) -> str:
+    """The digest of arguments that count as they are. Those of small calls are remembered: they may be repeated often."""
+    exact = _EXACT.issuperset(map(type, arguments))  # no hash of the user's own
+    found = _digests.get(arguments) if exact else None
+    if found is None:
+        found = digest(arguments).hex()
+        if (
+            exact
+            and len(_digests) < _MOST
+            and all(not isinstance(a, (str, bytes)) or len(a) < _LONGEST for a in arguments)
+        ):
+            _digests[arguments] = found
+    return found
+
+
 @dataclass(frozen=True)
 class Fingerprint:
     """What a node's checkpoint depends on, part by part."""
@@ -66,6 +86,8 @@ class Identity:
         self._last: tuple[object, str] | None = None
         self._version = version
         self._code = None if code == "version" else Code(function, code)
+        # the same object as long as the code is the same
+        self.stamp: Callable[[], object] = self._code.stamp if self._code else lambda: None
 
     def _check(self, option: str, names: Iterable[str]) -> None:
         if isinstance(names, str):
@@ -122,10 +144,6 @@ class Identity:
             return self._last[1]
         except FingerprintError as error:
             raise FingerprintError(error.kind, error.path, error.part, self.step) from error
-
-    def stamp(self) -> object:
-        """The same object as long as the code is the same."""
-        return self._code.stamp() if self._code else None
 
     def packages(self) -> dict[str, str]:
         """The versions of installed packages that the code uses: recorded, not compared."""

@@ -46,29 +46,26 @@ class Code:
 
     def digest(self) -> bytes:
         """16 bytes that stand for the code as it is now."""
-        return self._now().digest
-
-    def stamp(self) -> object:
-        """The same object as long as the code is the same."""
-        return self._now()
+        return self.stamp().digest
 
     def parts(self) -> dict[str, Part]:
         """What the digest is made of, by names that people read."""
-        now = self._now()
+        now = self.stamp()
         if not now.parts:
             now.parts.update((name, _part(name, record)) for name, record in now.records.items())
         return now.parts
 
     def packages(self) -> dict[str, str]:
         """The installed packages that the code uses, and their versions: recorded, not compared."""
-        now = self._now()
+        now = self.stamp()
         if now.packages is None:
             now.packages = _versions(now.foreign.difference(sys.stdlib_module_names))
         return now.packages
 
-    def _now(self) -> _Seen:
+    def stamp(self) -> _Seen:
+        """What was found: the same object as long as the code is the same."""
         last = self._last
-        if last is not None and self._stands(last):
+        if last is not None and last.watch.unchanged() and (not last.watch.values or self._stands(last)):
             return last
         walk = Walk(self.root, self._deep)
         walk.run()
@@ -79,10 +76,6 @@ class Code:
 
     @staticmethod
     def _stands(last: _Seen) -> bool:
-        if not last.watch.unchanged():
-            return False
-        if not last.watch.values:
-            return True
         try:
             with answering(last.known):
                 return all(values.digest(value) == seen for value, seen in last.watch.values)

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-_code_of = operator.attrgetter("__code__")
-_defaults_of = operator.attrgetter("__defaults__")
 _mro_of = operator.attrgetter("__mro__")
 
 # Objects that are the same as long as they are the same object. Functions and classes are watched by themselves.
@@ -59,9 +57,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._spaces: dict[int, tuple[Mapping[str, Any], dict[str, Any], set[str]]] = {}
-        self._functions: list[FunctionType] = []
-        self._codes: list[CodeType] = []
-        self._defaults: list[object] = []
+        self._functions: list[tuple[FunctionType, CodeType, object]] = []
         self._cells: list[tuple[CellType, object]] = []
         self._mappings: list[tuple[Mapping[Any, Any], list[Any], list[Any], list[int]]] = []
         self._classes: list[type] = []
@@ -76,9 +72,7 @@ class Watch:
         self._spaces.setdefault(id(space), (space, {}, set()))[2].add(name)
 
     def function(self, function: FunctionType) -> None:
-        self._functions.append(function)
-        self._codes.append(function.__code__)
-        self._defaults.append(function.__defaults__)
+        self._functions.append((function, function.__code__, function.__defaults__))
         if function.__kwdefaults__:
             self.mapping(function.__kwdefaults__)
 
@@ -113,7 +107,6 @@ class Watch:
                 names = [*seen, next(iter(seen))]  # one name alone would not give a tuple
                 self._names.append((space, operator.itemgetter(*names), [id(seen[name]) for name in names]))
         self._absences = [(space, absent) for space, _, absent in self._spaces.values() if absent]
-        self._default_ids = list(map(id, self._defaults))
 
     def unchanged(self) -> bool:
         """Whether every look-up still gives what it gave, but for `values`."""
@@ -126,10 +119,9 @@ class Watch:
                     return False
         except (KeyError, ValueError):  # a name, or a cell's content, is gone
             return False
-        if list(map(_code_of, self._functions)) != self._codes:
-            return False
-        if list(map(id, map(_defaults_of, self._functions))) != self._default_ids:
-            return False
+        for function, code, defaults in self._functions:
+            if function.__code__ is not code or function.__defaults__ is not defaults:
+                return False
         for space, absent in self._absences:
             if not space.keys().isdisjoint(absent):
                 return False

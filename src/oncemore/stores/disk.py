@@ -96,8 +96,11 @@ class DiskStore:
                 rows = self._database.use("read", fetch, _SCAN, (start, end, page))
             else:
                 rows = self._database.use("read", fetch, _SCAN_SMALL, (most, most, start, end, page))
-            for key, small, *row in rows:
-                yield key, self._scanned(key, cast(Row, row)) if small else None
+            for key, small, size, mode, filename, value in rows:
+                if small and mode == MODE_RAW and filename is None and type(value) is bytes:
+                    yield key, value
+                else:
+                    yield key, self._scanned(key, (size, mode, filename, value)) if small else None
             if len(rows) < page:
                 return
             start = rows[-1][0] + "\0"
