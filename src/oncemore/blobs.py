@@ -13,8 +13,7 @@ import re
 import stat
 import time
 import weakref
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, BinaryIO, Literal, NamedTuple
 
@@ -342,16 +341,19 @@ class Keeping(NamedTuple):
 active: ContextVar[Keeping | None] = ContextVar("oncemore_blobs", default=None)
 
 
-@contextmanager
-def keeping(
-    store: Store, note: Callable[[list[str]], object] = len, node: str = "", *, reading: bool = False
-) -> Generator[None, None, None]:
+class keeping:
     """While a checkpoint is made or read: a `File` inside goes to this store, or comes from it, by content."""
-    token = active.set(Keeping(store, note, node, reading))
-    try:
-        yield
-    finally:
-        active.reset(token)
+
+    def __init__(
+        self, store: Store, note: Callable[[list[str]], object] = len, node: str = "", *, reading: bool = False
+    ) -> None:
+        self._keeping = Keeping(store, note, node, reading)
+
+    def __enter__(self) -> None:
+        self._token = active.set(self._keeping)
+
+    def __exit__(self, *error: object) -> None:
+        active.reset(self._token)
 
 
 def keep_now(now: Keeping, file: BinaryIO) -> Kept:

@@ -144,7 +144,7 @@ class Definition:
                     run.report.interrupted(node.step, took)
                 raise
             finally:
-                run.end(begun)
+                run.scribe.end(begun)
         finally:
             leave()
             current.leave(here)
@@ -266,9 +266,10 @@ class Definition:
     def moment(self, asked: Asked, parts: Mapping[str, Part] = {}) -> Moment:
         """The call as its surroundings see it."""
         digests = {name: bytes.fromhex(parts[part].digest) for part, name in self.identity.contents if part in parts}
-        bound = dict(zip(self.identity.names, asked.bound))
-        first = {name: bound[name] for _, name in self.identity.contents}  # sharing is told from these to the others
-        return Moment(self.name, asked.run, {**first, **bound}, digests, self.options, node=asked.node.key)
+        arguments = dict(zip(self.identity.names, asked.bound))
+        if not self.identity.plain:  # sharing is told from those that count to the others
+            arguments = {**{name: arguments[name] for _, name in self.identity.contents}, **arguments}
+        return Moment(self.name, asked.run, arguments, digests, self.options, node=asked.node.key)
 
     def parts(self, asked: Asked) -> tuple[dict[str, Part], dict[str, Part]]:
         """What the node's arguments and code consist of."""

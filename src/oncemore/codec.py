@@ -13,8 +13,7 @@ import json
 import pickle
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, NamedTuple, Union
 
 import cloudpickle
 from blake3 import blake3
@@ -36,6 +35,22 @@ _ENVELOPE = len(_HEAD) + 32
 _COUNT = struct.Struct("<I")
 _FRAME = struct.Struct("<BBQQ")  # packing, item size, bytes here, bytes unpacked
 _ALIGNED = 64  # buffers begin at multiples of this, counted from the entry's beginning: an array is used where it lies
+
+
+_PLAIN = frozenset([type(None), bool, int, float, str, bytes])
+_GLOBAL = b"\x93"  # the operation of a pickle that names a class; in a text it may stand, too, which does no harm
+_MORE = frozenset(["effects", "roots", "reads", "readings", "items", "forgotten"])  # in the metadata: not only a value
+_BARE = 0  # in the place of the item size of the metadata: `pickle.loads` of the pickle gives all that there is
+_SECONDS = struct.Struct("<d")
+_GLANCE = 4096  # bytes; what is larger is not kept in memory
+
+# A small entry has two frames, both as they are. `glance` knows where things are in it.
+_SMALL = struct.Struct("<I" + 2 * "BBQQ")
+_GLANCED = _SMALL.pack(2, compression.RAW, _BARE, 0, 0, 0, 0, 0, 0)[:6]  # how the body begins
+_PACKING = _ENVELOPE + _COUNT.size + _FRAME.size
+_LENGTH = slice(_ENVELOPE + len(_GLANCED), _ENVELOPE + len(_GLANCED) + 8)  # of the metadata
+_META = _ENVELOPE + _SMALL.size
+_TOOK = b'{"seconds":'  # how the metadata of a step's checkpoint begins
 
 
 def seal(frames: Sequence[Bytes], key: str, secret: bytes) -> list[Bytes]:
@@ -79,18 +94,14 @@ def to_json(facts: Mapping[str, Any]) -> bytes:
     return _encoder.encode(facts).encode()
 
 
-@dataclass(frozen=True)
-class Encoded:
+class Encoded(NamedTuple):
     """An entry ready to be written under `key`."""
 
     key: str
     frames: list[Bytes]
     raw_bytes: int
-    small: bytes | None  # what `glance` would give
-
-    @property
-    def stored_bytes(self) -> int:
-        return sum(memoryview(frame).nbytes for frame in self.frames)
+    stored_bytes: int
+    small: bytes | None = None  # what `glance` would give
 
 
 def encode(value: object, meta: Mapping[str, Any], *, key: str, secret: bytes, name: Naming | None = None) -> Encoded:
@@ -101,25 +112,26 @@ def encode(value: object, meta: Mapping[str, Any], *, key: str, secret: bytes, n
     stream, buffers = _pickle(value, name)
     if b"__main__" in stream:
         meta = {**meta, "main": canonical_name("__main__")}
-    parts: list[Bytes | pickle.PickleBuffer] = [to_json(meta), stream, *buffers]
+    about = to_json(meta)
+    plain = not buffers and name is None and _MORE.isdisjoint(meta)
+    item = _BARE if plain and (type(value) in _PLAIN or _GLOBAL not in stream) else 1
+    if not buffers and max(len(about), len(stream)) < compression.SMALL:
+        frames: list[Bytes] = [
+            _SMALL.pack(2, 0, item, len(about), len(about), 0, 1, len(stream), len(stream)) + about + stream
+        ]
+        small = stream + _SECONDS.pack(meta.get("seconds", 0.0)) if item == _BARE else None
+        return Encoded(key, seal(frames, key, secret), len(about) + len(stream), _ENVELOPE + len(frames[0]), small)
+    parts: list[Bytes | pickle.PickleBuffer] = [about, stream, *buffers]
     packed = [compression.pack(part) for part in parts]
-    bare = (
-        name is None
-        and len(packed) == 2
-        and _MORE.isdisjoint(meta)
-        and (type(value) in _PLAIN or _GLOBAL not in stream)
-    )
-    if bare:
-        packed[0] = packed[0]._replace(item=_BARE)
+    packed[0] = packed[0]._replace(item=item)
     table = b"".join(_FRAME.pack(p.packing, p.item, memoryview(p.data).nbytes, p.raw) for p in packed)
-    frames: list[Bytes] = [_COUNT.pack(len(packed)) + table]
+    frames = [_COUNT.pack(len(packed)) + table]
     offset = len(frames[0])
     for number, p in enumerate(packed):
         gap = _gap(number, offset)
         frames += [bytes(gap), p.data] if gap else [p.data]
         offset += gap + memoryview(p.data).nbytes
-    small = stream + _SECONDS.pack(meta.get("seconds", 0.0)) if bare and len(stream) <= _GLANCE else None
-    return Encoded(key, seal(frames, key, secret), sum(p.raw for p in packed), small)
+    return Encoded(key, seal(frames, key, secret), sum(p.raw for p in packed), _ENVELOPE + offset)
 
 
 def _gap(number: int, offset: int) -> int:
@@ -127,33 +139,22 @@ def _gap(number: int, offset: int) -> int:
     return -(_ENVELOPE + offset) % _ALIGNED if number >= 2 else 0
 
 
-_GLANCE = 4096  # bytes of a pickle that is small
-_SECONDS = struct.Struct("<d")
-_MORE = frozenset(["effects", "roots", "reads", "readings", "items", "forgotten"])  # in the metadata: not only a value
-_BARE = 0  # in the place of the item size of the metadata: `pickle.loads` of the pickle gives all that there is
-_PLAIN = frozenset([type(None), bool, int, float, str, bytes])
-_TOOK = b'{"seconds":'  # how the metadata of a step's checkpoint begins
-# In an entry of two frames: how its body begins if it is only a value, where the length of the metadata stands, what the
-# pickle's packing is, and where the metadata stands.
-_SMALL = _COUNT.pack(2) + bytes((compression.RAW, _BARE))
-_LENGTH = slice(_ENVELOPE + len(_SMALL), _ENVELOPE + len(_SMALL) + 8)
-_PACKING = _ENVELOPE + _COUNT.size + _FRAME.size
-_META = _PACKING + _FRAME.size
-_GLOBAL = b"\x93"  # the operation of a pickle that names a class; in a text it may stand, too, which does no harm
-
-
 def glance(data: bytes, key: str, secret: bytes) -> bytes | None:
     """The pickle of a small bare entry, and after it how long the step took; None: it is to be decoded.
 
     One piece, which the garbage collector has no interest in: there may be very many. `pickle.loads` takes what it needs.
     """
-    if data[:5] != _HEAD or _mac((data[_ENVELOPE:],), key, secret) != data[5:_ENVELOPE]:
+    if len(data) > _GLANCE or data[:5] != _HEAD or _mac((data[_ENVELOPE:],), key, secret) != data[5:_ENVELOPE]:
         return None
-    if not data.startswith(_SMALL, _ENVELOPE) or not data.startswith(_TOOK, _META) or data[_PACKING] != compression.RAW:
+    if (
+        not data.startswith(_GLANCED, _ENVELOPE)
+        or data[_PACKING] != compression.RAW
+        or not data.startswith(_TOOK, _META)
+    ):
         return None
-    stream = data[_META + int.from_bytes(data[_LENGTH], "little") :]
+    size = int.from_bytes(data[_LENGTH], "little")
     took = float(data[_META + len(_TOOK) : data.index(b",", _META)])
-    return stream + _SECONDS.pack(took) if len(stream) <= _GLANCE else None
+    return data[_META + size :] + _SECONDS.pack(took)
 
 
 def took(small: bytes) -> float:

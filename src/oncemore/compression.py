@@ -18,7 +18,7 @@ Bytes = Union[bytes, bytearray, memoryview]
 
 RAW, ZSTD, SHUFFLED = 0, 1, 2
 
-_SMALL = 512  # below this, a zstd frame's own header and the time for it are not won back
+SMALL = 512  # below this, a zstd frame's own header and the time for it are not won back
 _SAMPLE = 1 << 14
 _WORTH = 0.9  # a packing that saves less than a tenth costs more time on reading than it saves
 _THREADED = 1 << 22
@@ -41,7 +41,7 @@ def pack(buffer: Bytes | pickle.PickleBuffer) -> Packed:
     else:
         item, view = 1, memoryview(buffer)
     size = view.nbytes
-    if size < _SMALL:
+    if size < SMALL:
         return Packed(RAW, 1, view, size)
     item = item if item in (2, 4, 8, 16) and size % item == 0 and "numpy" in sys.modules else 1
     sample = _sample(view, item)

@@ -131,10 +131,10 @@ def _planned(run: Mapping[str, Any]) -> tuple[Record, dict[str, Sequence[Bytes]]
     log = []
     for fact in sorted(run["events"], key=lambda fact: fact["seq"]):
         event = Event.from_json(json.dumps({k: v for k, v in fact.items() if k != "seq"}).encode(), 0)
-        log.append(signed(record.log, event))
+        log.append(signed(record.log, event, secret()))
     record.counted = len(log)
     without = [e["seq"] for e in run["events"] if e["event"] == "StepCompleted" and e["entry"] not in put]
-    return record, put, [*log, signed(record.log, RunImported(without=without))]
+    return record, put, [*log, signed(record.log, RunImported(without=without), secret())]
 
 
 def _entry(key: str, value: Any, facts: Mapping[str, Any]) -> list[Bytes]:

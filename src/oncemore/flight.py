@@ -141,12 +141,15 @@ class Seat:
     place: tuple[str, str] = ("", "")
     landing: Future[None]
     hold: Any = None
+    over = False
 
     def __init__(self, store: Holds, key: str) -> None:
         self.landing = Future()
         self.place = (store.url, key)
 
     def release(self) -> None:
+        if self.over:
+            return
         try:
             if self.hold is not None:
                 self.hold.release()
@@ -156,6 +159,7 @@ class Seat:
                 if not self.landing.done():
                     self.landing.set_result(None)
                 del _landings[self.place]
+        self.over = True
 
     __del__ = release
 

@@ -18,6 +18,7 @@ from .opening import default_store
 from .past import Past, When, aware, count
 from .records import Record, record_key
 from .retention import Policy, Pruned, give_back, prune
+from .secret import secret
 from .shelf import Shelf
 from .stores import Store, open_store
 from .verification import Progress, Verified
@@ -136,7 +137,7 @@ class History:
         """Let the policy `pinned` keep a checkpoint, or no longer."""
         target = self.run(run_id).checkpoints.find(checkpoint)
         fact = events.CheckpointPinned(checkpoint=target.number, pinned=pinned)
-        self.store.commit(append={target.log: [records.signed(target.log, fact)]})
+        self.store.commit(append={target.log: [records.signed(target.log, fact, secret())]})
 
     def unknown_outcomes(self, run_id: str) -> list[Unknown]:
         """The steps with effect="once" that were cut off: whether their effects took place is for you to find out."""

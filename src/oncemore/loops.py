@@ -17,7 +17,7 @@ from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
 from .events import SnapshotSaved
 from .fingerprint.values import digest
 from .surroundings.objects import Roots
-from .surroundings.rng import Generators
+from .surroundings.rng import Generators, states
 
 if TYPE_CHECKING:
     from .runs import Run
@@ -139,15 +139,14 @@ def loop(run: Run, name: str, items: Iterable[Any], every: Every) -> Iterator[An
     first, done = snapshots.resume()
     if done:
         return
-    generators, seen = Generators(), first
-    now = generators.before(None)
+    now, seen = states(), first
     for index, item in enumerate(items):
         if index < first:
             continue
         if index == first:
             run.will_go(name, f"a loop with {first} items behind it" if first else "a loop at its beginning")
         if index == first > 0:
-            generators.restore(None, now)  # skipping may have drawn from them: a shuffled loader does
+            Generators().restore(None, now)  # skipping may have drawn from them: a shuffled loader does
         _around.set((*around, f"{name}={index}"))
         try:
             yield item
@@ -243,7 +242,7 @@ class _Snapshots:
     def save(self, seen: int, *, done: bool) -> None:
         run, roots = self._run, self._roots
         contents = {key: roots.contents(kind, key) for kind, key, _ in roots.listed}
-        value = (run.state.values_by_key(), contents, Generators().before(None), run.calls)
+        value = (run.state.values_by_key(), contents, states(), run.calls)
         meta = {"items": self._items, "seen": seen, "done": done, "roots": roots.listed}
         try:
             fact = SnapshotSaved(loop=self._name, seen=seen)

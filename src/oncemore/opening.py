@@ -13,6 +13,7 @@ from .errors import IntegrityError, StoreError, warn
 from .events import Event, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted
 from .fingerprint.shown import is_secret, masked
 from .records import Record, record_key, sealed, signed
+from .secret import secret
 from .stores import Bytes, Hold, Store, default_target, open_store
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _made(run: Run, mark: str) -> Opened | None:
     record = Record.new(run.workflow)
     record.attempts, record.open, record.script = 1, [mark] if mark else [], command() if mark else []
     hold = records.enter(run.store, record, mark) if mark else None
-    key, begun = record_key(run.id), signed(record.log, RunStarted(workflow=run.workflow))
+    key, begun = record_key(run.id), signed(record.log, RunStarted(workflow=run.workflow), secret())
     made = run.store.commit(put={key: sealed(key, record)}, append={record.log: [begun]}, expect={key: None})
     if made:
         return Opened(record, False, mark, hold)

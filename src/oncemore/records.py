@@ -170,14 +170,14 @@ def change(
         record = parse(key, data)
         facts = edit(record)
         record.updated = time.time()
-        append = {record.log: [signed(record.log, fact) for fact in facts]} if facts else {}
+        append = {record.log: [signed(record.log, fact, secret()) for fact in facts]} if facts else {}
         if store.commit(put={key: sealed(key, record), **put}, append=append, delete=delete, expect={key: data}):
             return record
 
 
-def signed(log: str, event: Event) -> bytes:
+def signed(log: str, event: Event, secret: bytes) -> bytes:
     """An event as it stands in a log."""
-    return b"".join(seal([event.to_json()], log, secret()))
+    return b"".join(seal([event.to_json()], log, secret))
 
 
 def read_log(store: Store, log: str, since: int = 0) -> Iterator[Event]:

@@ -12,6 +12,7 @@ from .errors import UsageError
 from .events import Event, Forked, RollbackUndone, RolledBack, RunRenamed
 from .past import Checkpoint, fold, recount
 from .records import Record, checked, needed, parse, read, record_key, sealed, signed
+from .secret import secret
 from .stores import Bytes, Store
 
 _BATCH = 500  # entries removed in one transaction, so that others need not wait long
@@ -79,7 +80,7 @@ def fork(
     for g in child.generations[:-1]:
         cuts[g.log] = max(cuts.get(g.log, 0), g.cut or 0)
     needs = {f"need/{log.split('/')[1]}/{child.uid}": [str(cut).encode()] for log, cut in cuts.items()}
-    begun = signed(child.log, Forked(parent=run_id, at=number))
+    begun = signed(child.log, Forked(parent=run_id, at=number), secret())
     put: dict[str, Sequence[Bytes]] = {key: sealed(key, child), **needs}
     append = {child.log: [begun]}
     if store.commit(put=put, append=append, expect={key: None, origin: then}):
@@ -113,7 +114,7 @@ def rename(store: Store, run_id: str, new_id: str) -> None:
             raise UsageError(f"run {run_id} is running; stop it before you rename it")
         if store.get(new) is not None:
             raise UsageError(f"there is a run {new_id!r} already")
-        fact = signed(record.log, RunRenamed(before=run_id))
+        fact = signed(record.log, RunRenamed(before=run_id), secret())
         put, append = {new: sealed(new, record)}, {record.log: [fact]}
         if store.commit(put=put, append=append, delete=[old], expect={old: data, new: None}):
             return

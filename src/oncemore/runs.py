@@ -26,10 +26,10 @@ from .records import Record
 from .repeats import Ordinals, Passed
 from .reshape import rollback
 from .retention import Policy, prune
-from .scribe import Scribe
+from .scribe import Begun, Scribe
 from .shelf import Shelf
 from .stores import Store
-from .surroundings.rng import Generators
+from .surroundings.rng import Generators, states
 from .surroundings.state import State
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Run(Past):
         self.loops: dict[str, Any] = {}  # those begun in this scope, with what they know of the state; None: completed
         self._listeners: list[tuple[type[Event], Callable[[Any], object]]] = []
         self.report: Report | None = None  # tells people, if any look
-        self._scribe = Scribe(lambda event: self.shelf.append([event]))
+        self.scribe = Scribe(lambda event: self.shelf.append([event]))
         self._opened: Opened
         self._last_snapshot: tuple[str, str] = ("", "")  # content, key
         self._passed = Passed()
@@ -149,7 +149,7 @@ class Run(Past):
         except (StoreError, UsageError) as trouble:
             warn(f"run {self.id}: how it ended could not be written: {trouble}")
         finally:
-            self._scribe.stop()
+            self.scribe.stop()
             self._opened.close()
 
     # -- events
@@ -329,17 +329,15 @@ class Run(Past):
     def will_go(self, name: str, why: str) -> None:
         """Something else is about to run: a loop, a step of which nothing can be kept."""
 
-    def begin(self, node: Node) -> events.StepStarted:
-        event = events.StepStarted(**node.about())
-        self._scribe.begin(event)
-        return self.told(event)
-
-    def end(self, event: events.StepStarted) -> None:
-        self._scribe.end(event)
+    def begin(self, node: Node) -> Begun:
+        begun = self.scribe.begin(node)
+        if self._listeners or logger.isEnabledFor(logging.INFO):
+            self.told(begun.event())
+        return begun
 
     def snapshot(self) -> tuple[str, Encoded | None]:
         """The key of the state and generators as they are now, and the entry if it is not kept yet. Empty if there is none."""
-        value = {"state": self.state.values_by_key(), "generators": Generators().before(None)}
+        value = {"state": self.state.values_by_key(), "generators": states()}
         content = digest(value).hex()
         if content == self._last_snapshot[0]:
             return self._last_snapshot[1], None
@@ -365,17 +363,16 @@ class Run(Past):
         try:
             entry = shelf.encode(node, kept)
             snapshot, kept.snapshot = self._snapshot_if_any()
-            fact = events.StepCompleted(
+            facts = {
                 **node.about(),
-                reason=reason,
-                seconds=seconds,
-                raw_bytes=entry.raw_bytes,
-                stored_bytes=entry.stored_bytes,
-                entry=entry.key,
-                snapshot=snapshot,
-                home=self.shelf.home if shelf is self.shared else "",
-            )
-            written = shelf.write(node, entry, kept, fact)
+                "reason": reason,
+                "seconds": seconds,
+                "raw_bytes": entry.raw_bytes,
+                "stored_bytes": entry.stored_bytes,
+                "snapshot": snapshot,
+                "home": self.shelf.home if shelf is self.shared else "",
+            }
+            written = shelf.write(node, entry, kept, facts)
             self.ran[node.step] += 1
             self.told(written)
             self._retain()

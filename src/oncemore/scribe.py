@@ -8,9 +8,22 @@ import time
 from collections.abc import Callable
 
 from .errors import StoreError
-from .events import StepStarted
+from .events import StepStarted, lane
+from .nodes import Node
 
 PATIENCE = 0.5  # seconds; a step that is over by then leaves one event instead of two
+
+
+class Begun:
+    """A step that is under way: when and where it began."""
+
+    __slots__ = ("lane", "node", "time")
+
+    def __init__(self, node: Node) -> None:
+        self.node, self.time, self.lane = node, time.time(), lane()
+
+    def event(self) -> StepStarted:
+        return StepStarted(**self.node.about(), time=self.time, lane=self.lane)
 
 
 class Scribe:
@@ -18,28 +31,30 @@ class Scribe:
 
     def __init__(self, write: Callable[[StepStarted], None]) -> None:
         self._write = write
-        self._begun: dict[int, StepStarted] = {}
+        self._begun: dict[int, Begun] = {}
         self._owner = 0  # the process that has the thread: a forked child needs one of its own
 
-    def begin(self, event: StepStarted) -> None:
+    def begin(self, node: Node) -> Begun:
         if self._owner != os.getpid():
             self._owner, self._begun = os.getpid(), {}
             threading.Thread(target=self._watch, args=(self._begun,), name="oncemore-scribe", daemon=True).start()
-        self._begun[id(event)] = event
+        begun = Begun(node)
+        self._begun[id(begun)] = begun
+        return begun
 
-    def end(self, event: StepStarted) -> None:
-        self._begun.pop(id(event), None)
+    def end(self, begun: Begun) -> None:
+        self._begun.pop(id(begun), None)
 
     def stop(self) -> None:
         """The scope ends; a step after this begins anew."""
         self._owner = 0
 
-    def _watch(self, begun: dict[int, StepStarted]) -> None:
+    def _watch(self, begun: dict[int, Begun]) -> None:
         while self._owner == os.getpid() and self._begun is begun:
             time.sleep(PATIENCE)
-            for key, event in list(begun.items()):
-                if time.time() - event.time >= PATIENCE and begun.pop(key, None) is not None:
+            for key, each in list(begun.items()):
+                if time.time() - each.time >= PATIENCE and begun.pop(key, None) is not None:
                     try:
-                        self._write(event)
+                        self._write(each.event())
                     except StoreError:
                         pass  # the step's own end will tell of a store that cannot be written

@@ -134,14 +134,14 @@ class Shelf:
         kept.blobs = meta.get("blobs", [])
         return entry
 
-    def write(self, node: Node, entry: Encoded, kept: Kept, event: StepCompleted) -> StepCompleted:
+    def write(self, node: Node, entry: Encoded, kept: Kept, facts: dict[str, Any]) -> StepCompleted:
         """The checkpoint and its event in one transaction; with it, once, what its code consists of. The event as written."""
         before = self._trusted(node.key) if kept.reads else None
+        event = StepCompleted(**facts, entry=entry.key, replaces=before is not None or self._is_older(node.key))
         put = self._written(node, entry, kept, before)
         obsolete = [mark for blob in kept.blobs for mark in pending(node.key, blob)]
         if kept.once:
             obsolete.append(self.intent_key(node.idempotency_key))
-        event = replace(event, replaces=before is not None or self._is_older(node.key))
         new = {entry.key: None} if before is None or "readings" in before.meta else {node.key: None}
         if not self.store.commit(put=put, append=self._appended([event]), delete=obsolete, expect=new):
             event = replace(event, replaces=True)
@@ -152,7 +152,7 @@ class Shelf:
             if not self.store.commit(put=put, append=self._appended([event]), delete=obsolete, expect=alone):
                 other, moved = self._moved(node)
                 entry = other.encode(moved, kept)
-                return other.write(moved, entry, kept, replace(event, entry=entry.key))
+                return other.write(moved, entry, kept, facts)
         self._known_code.add(node.code)
         self.near.drop(*put, *obsolete)
         if entry.small is not None:
@@ -302,7 +302,7 @@ class Shelf:
     def _appended(self, events: Sequence[Event]) -> dict[str, list[bytes]]:
         if self._log is None or not events:
             return {}
-        return {self._log: [signed(self._log, event) for event in events]}
+        return {self._log: [signed(self._log, event, self.secret) for event in events]}
 
     def append(self, events: Sequence[Event]) -> None:
         """Write events that belong to no checkpoint."""

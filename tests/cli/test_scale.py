@@ -10,6 +10,7 @@ from oncemore import History, open_store
 from oncemore.cli import main
 from oncemore.events import RunStarted, StepCompleted
 from oncemore.records import Record, record_key, sealed, signed
+from oncemore.secret import secret
 from tests.unit.pasts import Counting
 
 RUNS = 10_000
@@ -28,7 +29,7 @@ def many() -> Counting:
         record.attempts, record.ending, record.updated = 1, "finished", float(number)
         if number >= RUNS - KILLED:
             record.open, record.ending = ["0000"], ""
-            append[record.log] = [signed(record.log, fact) for fact in (RunStarted(), step, step)]
+            append[record.log] = [signed(record.log, fact, secret()) for fact in (RunStarted(), step, step)]
         key = record_key(f"run-{number:05}")
         put[key] = sealed(key, record)
     store.commit(put=put, append=append)

@@ -146,7 +146,7 @@ def test_nothing_is_removed_unasked(store: str) -> None:
     with checkpoint_scope("r", store=store) as run:
         for n in range(100):
             noise(n)
-    assert len(run.checkpoints) == len(keys(store, "node/")) == 100
+    assert len(run.checkpoints) == len([key for key in keys(store, "node/") if not key.endswith("/+")]) == 100
 
 
 def test_at_most_so_many_stay_as_the_scope_goes(store: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import enum
+import functools
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -58,6 +59,7 @@ class Part:
         return Part(digest, shown=shown, pieces={name: (d, text) for name, (d, text) in pieces.items()}, rows=rows)
 
 
+@functools.lru_cache(1000)
 def is_secret(name: str) -> bool:
     """Whether something of that name is probably a credential."""
     return _SECRET.search(name) is not None
@@ -87,7 +89,9 @@ def part_of(name: str, value: object, secret: bool = False) -> Part:
 def short(value: object) -> str:
     """A text for a value: what it is if that is short, else of what kind."""
     try:
-        text = _IN_URL.sub(r"\1:***@", _text(value, 3))
+        text = _text(value, 3)
+        if "://" in text:
+            text = _IN_URL.sub(r"\1:***@", text)
     except Exception:  # what is shown is never worth a failure
         return f"<{type(value).__name__}>"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -52,8 +52,6 @@ class DiskStore:
         if durable not in _DURABLE:
             raise UsageError(f"durable={durable!r} is unknown; known are 'process' and 'power'")
         self._path = real_path(path)
-        self._durable = durable
-        self._network = allow_network_filesystem
         kind = None if allow_network_filesystem else network_file_system(self._path)
         if kind is not None:
             raise StoreError(
@@ -63,6 +61,9 @@ class DiskStore:
         self._locks = lock_file(os.path.join(self._path, "locks"))
         self._database = Database(self._path, self._locks, durable=durable == "power")
         self._values = self._database.values
+        self._last: dict[str, int] = {}
+        options = [f"durable={durable}"] * (durable != "process") + ["network=allow"] * allow_network_filesystem
+        self._url = f"disk://{quote(os.fsencode(self._path))}" + ("?" + "&".join(options) if options else "")
 
     @property
     def path(self) -> str:
@@ -72,8 +73,7 @@ class DiskStore:
     @property
     def url(self) -> str:
         """What `open_store` takes to open this store again, in this or another process."""
-        options = [f"durable={self._durable}"] * (self._durable != "process") + ["network=allow"] * self._network
-        return f"disk://{quote(os.fsencode(self._path))}" + ("?" + "&".join(options) if options else "")
+        return self._url
 
     def get(self, key: str) -> Bytes | None:
         """The bytes under `key`, or None. A large entry comes as a writable buffer that the caller owns."""
@@ -116,7 +116,7 @@ class DiskStore:
     ) -> bool:
         """Apply all of it in one transaction, or nothing; see `Store.commit`."""
         self._database.require_writable()
-        change = Change(self._values)
+        change = Change(self._values, self._last)
         try:
             change.prepare(put, append)
             return self._database.use("write to", change.apply, delete, expect)

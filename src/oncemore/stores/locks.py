@@ -106,6 +106,8 @@ class _Ticket:
 class FileHold:
     """A key held until released, or until this process ends."""
 
+    _over = False
+
     def __init__(self, file: LockFile, key: str, ticket: _Ticket) -> None:
         self._file = file
         self._key = key
@@ -113,7 +115,9 @@ class FileHold:
 
     def release(self) -> None:
         """Let go. Again, or in a forked child, which holds nothing: no effect."""
-        self._file.release(self._key, self._ticket)
+        if not self._over:
+            self._file.release(self._key, self._ticket)
+            self._over = True
 
     __del__ = release
 

@@ -21,10 +21,15 @@ COLUMNS = "size, mode, filename, value"
 SELECT = f"SELECT {COLUMNS} FROM Cache WHERE key = ? AND raw = 1"
 CHUNK = 500  # parameters per statement: every SQLite takes 999
 
+_COUNTERS = 1000  # logs whose last number is remembered
 _LAST = "SELECT key FROM Cache WHERE key >= ? AND key <= ? AND raw = 1 ORDER BY key DESC"
 _INSERT = (
     f"INSERT OR IGNORE INTO Cache(key, raw, store_time, access_time, access_count, {COLUMNS})"
     " VALUES (?, 1, ?, ?, 0, ?, ?, ?, ?)"
+)
+_APPEND = (  # after the entry that was the last one: it may be gone, or not be the last any more
+    f"INSERT OR IGNORE INTO Cache(key, raw, store_time, access_time, access_count, {COLUMNS})"
+    " SELECT ?, 1, ?, ?, 0, ?, ?, ?, ? WHERE EXISTS (SELECT 1 FROM Cache WHERE key = ? AND raw = 1)"
 )
 _UPDATE = (
     "UPDATE Cache SET store_time = ?, access_time = ?, size = ?, mode = ?, filename = ?, value = ?"
@@ -35,9 +40,10 @@ _UPDATE = (
 class Change:
     """What one `commit` is about to do."""
 
-    def __init__(self, values: BytesDisk) -> None:
+    def __init__(self, values: BytesDisk, last: dict[str, int]) -> None:
         self._values = values
-        self._puts: list[tuple[str, Row]] = []
+        self._last = last  # the numbers that logs have come to, as far as this process knows
+        self._puts: dict[str, Row] = {}
         self._appends: list[tuple[str, Row]] = []
         self._written: list[Row] = []  # the rows that have a file
         self._stale: list[str] = []  # files that lose their row
@@ -46,7 +52,7 @@ class Change:
     def prepare(self, put: Mapping[str, Frames], append: Mapping[str, Sequence[Bytes]]) -> None:
         """Write the value files."""
         for key, frames in put.items():
-            self._puts.append((key, self._stored(frames)))
+            self._puts[key] = self._stored(frames)
         for log, entries in append.items():
             for entry in entries:
                 self._appends.append((log, self._stored(entry)))
@@ -66,9 +72,11 @@ class Change:
             connection.rollback()
         try:
             execute("BEGIN IMMEDIATE")
-            if expect and not all(self._holds(execute, key, wanted) for key, wanted in expect.items()):
+            for key, wanted in expect.items():
+                if (wanted is not None or key not in self._puts) and not self._holds(execute, key, wanted):
+                    return False
+            if not self._write(execute, expect):
                 return False
-            self._write(execute)
             if delete:
                 self._delete(execute, delete)
             self._applied = None
@@ -103,20 +111,33 @@ class Change:
             raise self._values.damaged(key, f"its file {filename} is missing") from error
         return memoryview(found) == memoryview(wanted).cast("B")
 
-    def _write(self, execute: Callable[..., sqlite3.Cursor]) -> None:
+    def _write(self, execute: Callable[..., sqlite3.Cursor], expect: Mapping[str, Bytes | None]) -> bool:
         # Maintenance removes old files without a row, in a transaction: from here on it finds the rows of ours.
         if not all(map(self._values.complete, self._written)):
             raise StoreError("could not write to the store: a value file was removed before its commit; try again")
         now = time.time()
-        last: dict[str, int] = {}
         for log, row in self._appends:
-            number = last[log] = (last[log] if log in last else _last_number(execute, log)) + 1
-            execute(_INSERT, (log_key(log, number), now, now, *row))
-        for key, row in self._puts:
-            # Most keys are new: one statement.
+            self._append(execute, log, now, row)
+        for key, row in self._puts.items():
+            # Most keys are new: one statement, which tells as well whether they are.
             if not execute(_INSERT, (key, now, now, *row)).rowcount:
+                if key in expect and expect[key] is None:
+                    return False
                 self._note_stale(execute("SELECT filename FROM Cache WHERE key = ? AND raw = 1", (key,)))
                 execute(_UPDATE, (now, now, *row, key))
+        return True
+
+    def _append(self, execute: Callable[..., sqlite3.Cursor], log: str, now: float, row: Row) -> None:
+        last = self._last.get(log)
+        if last:
+            self._last[log] = last + 1
+            given = (log_key(log, last + 1), now, now, *row, log_key(log, last))
+            if execute(_APPEND, given).rowcount:
+                return
+        if len(self._last) > _COUNTERS:
+            self._last.clear()
+        number = self._last[log] = _last_number(execute, log) + 1
+        execute(_INSERT, (log_key(log, number), now, now, *row))
 
     def _delete(self, execute: Callable[..., sqlite3.Cursor], delete: Collection[str]) -> None:
         keys = iter(delete)

@@ -51,6 +51,13 @@ class Note(NamedTuple):
         return [id(self.walk.found[i]) for i in self.walk.met] == [obj for obj in met if obj in known]
 
 
+def _shape(words: Iterable[str]) -> str:
+    return blake3(",".join(words).encode()).hexdigest(length=8)
+
+
+_NOTHING = _shape(())  # of a root that leads to nothing that can change
+
+
 class Roots:
     """The objects that a call shares with its caller, by name."""
 
@@ -66,13 +73,16 @@ class Roots:
         place = (kind, name)
         if place not in self._walks:
             found, met = self._walks[place] = walk or walk_from(self._lookup(kind, name))
+            if not met:
+                self._shapes[place] = _NOTHING
+                return found
             shape: list[str] = []
             for i in met:
                 known = self._names.get(id(found[i]))
                 counts = known is not None and way(type(found[i])) is not None  # the others may be shared in any way
                 shape.append(repr(known) if counts else type(found[i]).__qualname__)
                 self._names.setdefault(id(found[i]), (*place, i))
-            self._shapes[place] = blake3(",".join(shape).encode()).hexdigest(length=8)
+            self._shapes[place] = _shape(shape)
         return self._walks[place].found
 
     def meet(self, listed: Iterable[tuple[str, str, str]], kinds: Collection[str]) -> None:
@@ -190,6 +200,8 @@ def walk_from(root: Any) -> Walk:
     """Every object reachable from `root` that can be changed, or may be."""
     found: list[Any] = []
     met: list[int] = []
+    if type(root) in ATOMS:
+        return Walk(found, met)
     passed: dict[int, int] = {}
     kept: list[Any] = []  # what is passed through: an id counts only while its object is there
     todo = deque(_changing([root]))

@@ -12,21 +12,24 @@ from functools import partial
 from typing import Any
 
 from . import Moment, Surrounding
+from .twister import look
 
 
 class Generators(Surrounding):
     name = "random"
     per_item = True
 
-    def before(self, moment: Moment | None) -> dict[str, Any]:
-        return {name: take() for name, (take, _) in _generators().items()}
+    def before(self, moment: Moment) -> dict[str, Any]:
+        return {name: look() if name == "random" else take() for name, (take, _) in _generators().items()}
 
     def after(self, moment: Moment, note: dict[str, Any]) -> dict[str, Any] | None:
-        now = self.before(moment)
-        # a library that was loaded by the step itself counts as changed: its generator is where the step left it
-        return {
-            name: state for name, state in now.items() if name not in note or not _SAME[name](state, note[name])
-        } or None
+        changed: dict[str, Any] = {}
+        for name, (take, _) in _generators().items():
+            # a library that was loaded by the step itself counts as changed: its generator is where the step left it
+            now = look() if name == "random" else take()
+            if name not in note or not _SAME[name](now, note[name]):
+                changed[name] = random.getstate() if name == "random" else now
+        return changed or None
 
     def restore(self, moment: Moment | None, effect: dict[str, Any]) -> None:
         for name, state in effect.items():
@@ -35,12 +38,18 @@ class Generators(Surrounding):
             _generators()[name][1](state)
 
 
+def states() -> dict[str, Any]:
+    """Where all generators are now, as `Generators.restore` takes it."""
+    return {name: take() for name, (take, _) in _generators().items()}
+
+
 _MODULES = {"numpy": "numpy.random", "torch": "torch"}  # `import numpy` alone loads no generator
+_PYTHON = random.getstate, random.setstate
 
 
 def _generators() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
     """How to take and to set the state of each generator."""
-    found: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {"random": (random.getstate, random.setstate)}
+    found: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {"random": _PYTHON}
     # the submodule: a half-imported numpy has no generator yet
     numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
     if numpy is not None and hasattr(numpy, "set_state"):

@@ -261,6 +261,8 @@ class Watch:
     def effect(self) -> dict[str, Any] | None:
         if self._trouble:
             raise CodecError(f"run.state holds something that cannot be kept: {self._trouble}")
+        if not (self._bound or self._own or self.moment.per_item):
+            return None  # the step left the state alone
         now, roots = self.state._values, self.moment.roots
         found: dict[str, Any] = {"changed": {}, "deleted": [], "set": {}, "shared": []}
         if self.moment.per_item:
@@ -322,8 +324,9 @@ class StateKind(Surrounding):
     def after(self, moment: Moment, note: Any) -> dict[str, Any] | None:
         watch, token = note
         _watches.reset(token)
-        for around in moment.run.state._watching()[-1:]:
-            watch.hand_over(around)
+        if _watches.get():
+            for around in moment.run.state._watching()[-1:]:
+                watch.hand_over(around)
         effect: dict[str, Any] | None = watch.effect()
         return effect
 
