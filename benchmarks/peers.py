@@ -60,8 +60,9 @@ class Oncemore(Peer):
     opening = False  # whether the opening and the end of the scope are timed, too
 
     def open(self) -> None:
-        from oncemore import checkpointed
+        from oncemore import checkpointed, fingerprint
 
+        fingerprint._digests.clear()
         self.step = checkpointed(body)
         self.run(-1, 2)  # the store is open and the code known, as in a script that is under way
 

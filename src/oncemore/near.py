@@ -17,37 +17,41 @@ _SHEET = "+"  # no name of a step: those are quoted
 _SMALL = 1 << 15
 _ROOM = 1 << 26  # bytes for one run
 _OVERHEAD = 200  # bytes that a value takes besides its own
-_PATIENCE = 2  # so many single reads before the sheet is read, and as many again before all that is small is
+_PATIENCE = 2  # so many single reads before the sheet is read; without one, or after as many again, all that is small
 _WORTH = 100  # values that make a new sheet
 
 
 class Near:
     """The small entries under `home`, by their place there, until this process replaces or removes them.
 
-    `entries` are as they are stored; `values` are what `glance` gives of those that were verified and are bare.
+    `entries` are as they are stored, or verified; `values` are what `glance` gives of those that were verified and are bare.
     """
 
     def __init__(self, store: Store, home: str, log: str | None, secret: bytes) -> None:
         self._store, self._home, self._log, self._secret = store, home, log, secret
-        self.entries: dict[str, bytes] = {}
+        self.entries: dict[str, bytes | Decoded] = {}
         self.values: dict[str, bytes] = {}
         self._dropped: set[str] = set()
         self._room, self._reads = _ROOM, 0
         self._sheet = self._learned = 0  # values that the sheet has, and that were learned besides
 
-    def get(self, key: str) -> Bytes | None:
-        """An entry as it is stored."""
+    def get(self, key: str) -> Decoded | None:
+        """An entry, its signature verified. IntegrityError if what is there cannot be trusted."""
         place = self._place(key)
-        data: Bytes | None = self.entries.get(place)
+        known = self.entries.get(place)
+        if isinstance(known, Decoded):
+            return known
+        data: Bytes | None = known
         if data is None and (data := self._store.get(key)) is not None:
             self._reads += 1
-            if self._reads == _PATIENCE:
-                self._read_sheet()
-            elif self._reads == 2 * _PATIENCE:
+            if (self._reads == _PATIENCE and not self._read_sheet()) or (self._sheet and self._reads == 2 * _PATIENCE):
                 self._read_all()
-            if isinstance(data, bytes) and len(data) <= _SMALL:
-                self.entries[place] = data
-        return data
+        if data is None:
+            return None
+        entry = Decoded(data, key=key, secret=self._secret)
+        if isinstance(data, bytes) and len(data) <= _SMALL:
+            self.entries[place] = data if entry.bare else entry  # the others need not be verified again
+        return entry
 
     def know(self, key: str, value: bytes) -> None:
         """Have a value at hand, as long as there is room."""
@@ -78,21 +82,24 @@ class Near:
 
     # -- the sheet: right up to an event of the run's log
 
-    def _read_sheet(self) -> None:
+    def _read_sheet(self) -> bool:
+        """Take the values of the sheet, if there is one and it is right."""
         key = self._home + _SHEET
         data = None if self._log is None else self._store.get(key)
         if data is None or self._log is None:
-            return
+            return False
         try:
             entry = Decoded(data, key=key, secret=self._secret)
         except IntegrityError:
-            return  # all of it is in the entries themselves
-        if unreplaced(self._store, self._log, entry.meta["until"]):
-            known, self.values = self.values, entry.load()
-            self._sheet = len(self.values)
-            self._room -= len(data) + _OVERHEAD * self._sheet
-            self.values.update(known)
-            self.drop(*self._dropped)
+            return False  # all of it is in the entries themselves
+        if not unreplaced(self._store, self._log, entry.meta["until"]):
+            return False
+        known, self.values = self.values, entry.load()
+        self._sheet = len(self.values)
+        self._room -= len(data) + _OVERHEAD * self._sheet
+        self.values.update(known)
+        self.drop(*self._dropped)
+        return True
 
     def write_sheet(self, until: int | None) -> None:
         """Write the values that are known, if many are new. From the opening until that event, nothing was replaced or removed."""

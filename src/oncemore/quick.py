@@ -36,7 +36,7 @@ def recall(step: Definition, run: Run, args: tuple[Any, ...], kwargs: dict[str, 
     shelf = run.shared if step.share else run.shelf
     where = place(step.name, arguments, code)
     value = shelf.near.values.get(where)
-    if value is None and (data := shelf.near.entries.get(where)) is not None:
+    if value is None and isinstance(data := shelf.near.entries.get(where), bytes):
         value = glance(data, shelf.home + where, shelf.secret)
         if value is not None:
             shelf.near.know(shelf.home + where, value)

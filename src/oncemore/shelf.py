@@ -120,8 +120,7 @@ class Shelf:
 
     def read(self, key: str) -> Decoded | None:
         """An entry, its signature verified, or None. IntegrityError if what is there cannot be trusted."""
-        data = self.near.get(key)
-        return None if data is None else Decoded(data, key=key, secret=self.secret)
+        return self.near.get(key)
 
     def encode(self, node: Node, kept: Kept) -> Encoded:
         """What is kept of a completed node, as an entry that counts for this node only."""
