@@ -144,13 +144,12 @@ def glance(data: bytes, key: str, secret: bytes) -> bytes | None:
 
     One piece, which the garbage collector has no interest in: there may be very many. `pickle.loads` takes what it needs.
     """
-    if len(data) > _GLANCE or data[:5] != _HEAD or _mac((data[_ENVELOPE:],), key, secret) != data[5:_ENVELOPE]:
+    # Asked first, and believed only after the MAC: what is not bare is verified when it is decoded.
+    if len(data) > _GLANCE or not data.startswith(_GLANCED, _ENVELOPE):
         return None
-    if (
-        not data.startswith(_GLANCED, _ENVELOPE)
-        or data[_PACKING] != compression.RAW
-        or not data.startswith(_TOOK, _META)
-    ):
+    if data[:5] != _HEAD or _mac((data[_ENVELOPE:],), key, secret) != data[5:_ENVELOPE]:
+        return None
+    if data[_PACKING] != compression.RAW or not data.startswith(_TOOK, _META):
         return None
     size = int.from_bytes(data[_LENGTH], "little")
     took = float(data[_META + len(_TOOK) : data.index(b",", _META)])

@@ -6,13 +6,14 @@ import itertools
 import pickle
 import random
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from oncemore import CodecError, IntegrityError, compression
-from oncemore.codec import MAGIC, VERSION, Decoded, dumps, encode, loads, offender, seal, unseal
+from oncemore.codec import MAGIC, VERSION, Decoded, dumps, encode, glance, loads, offender, seal, took, unseal
 
 SECRET = bytes(range(32))
 RNG = random.Random(1)
@@ -300,3 +301,31 @@ def test_the_same_value_gives_the_same_bytes() -> None:
     one, two = (stored({"a": np.arange(1000), "b": list(range(100))}) for _ in range(2))
     assert one == two
     assert all(a != b for a, b in itertools.pairwise([stored(i) for i in range(4)]))
+
+
+def test_a_glance_takes_small_bare_entries_and_leaves_all_others() -> None:
+    def entry(value: object, meta: dict[str, Any] = {"seconds": 1.5, "step": "s"}, **options: Any) -> bytes:
+        return b"".join(encode(value, meta, key="k", secret=SECRET, **options).frames)
+
+    for value in (1, None, "text", [1, {"a": (2.5, b"x")}], 147):
+        small = glance(entry(value), "k", SECRET)
+        assert small is not None and small == encode(value, {"seconds": 1.5}, key="k", secret=SECRET).small
+        assert (pickle.loads(small), took(small)) == (value, 1.5)
+    others = (
+        entry(Path("x")),
+        entry(1, {"seconds": 1.5, "effects": []}),
+        entry(1, {"step": "s", "seconds": 1.5}),
+        entry(1, name=lambda obj: None),
+        entry("x" * 10_000),
+        entry(bytes(5000)),
+    )
+    assert [glance(data, "k", SECRET) for data in others] == [None] * len(others)
+
+
+def test_a_glance_believes_nothing_that_is_not_signed() -> None:
+    data = b"".join(encode(1, {"seconds": 1.5, "step": "s"}, key="k", secret=SECRET).frames)
+    assert glance(data, "other", SECRET) is None
+    assert glance(data, "k", bytes(32)) is None
+    for place in range(len(data)):
+        assert glance(data[:place], "k", SECRET) is None
+        assert glance(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :], "k", SECRET) is None
