@@ -87,17 +87,17 @@ def install() -> None:
         counted["pickles made"] += 1
         return dumps(*given, **options)
 
-    readv = os.readv
+    preadv = os.preadv
 
-    def counting_readv(descriptor: int, buffers: Any, /) -> int:
-        count = readv(descriptor, buffers)
+    def counting_preadv(descriptor: int, buffers: Any, offset: int, /) -> int:
+        count = preadv(descriptor, buffers, offset)
         counted["bytes read"] += count
         return count
 
     pickle.Pickler, pickle.Unpickler, pickle.dumps = Pickler, Unpickler, counting_dumps  # type: ignore[misc]
     sqlite3.Connection = Connection  # type: ignore[misc]
     blake3.blake3 = _hasher(blake3.blake3)  # type: ignore[misc]
-    os.readv = counting_readv
+    os.preadv = counting_preadv  # type: ignore[assignment]
     sys.addaudithook(_audit)
 
 

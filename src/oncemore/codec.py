@@ -19,6 +19,7 @@ import cloudpickle
 from blake3 import blake3
 
 from . import compression
+from .bulk import LARGE, hasher
 from .errors import CodecError, IntegrityError
 from .modules import canonical_name
 
@@ -55,7 +56,7 @@ _TOOK = b'{"seconds":'  # how the metadata of a step's checkpoint begins
 
 def seal(frames: Sequence[Bytes], key: str, secret: bytes) -> list[Bytes]:
     """The frames as a signed entry that counts under `key` only."""
-    return [_HEAD + _mac(frames, key, secret), *frames]
+    return [_HEAD + _mac(frames, key, secret, sum(map(len, frames))), *frames]
 
 
 def unseal(data: Bytes, key: str, secret: bytes) -> memoryview:
@@ -66,7 +67,7 @@ def unseal(data: Bytes, key: str, secret: bytes) -> memoryview:
     if view[4] != VERSION:
         raise IntegrityError(f"entry {key} has format {view[4]}; this oncemore reads format {VERSION}")
     body = view[_ENVELOPE:]
-    if _mac([body], key, secret) != bytes(view[5:_ENVELOPE]):
+    if _mac([body], key, secret, body.nbytes) != bytes(view[5:_ENVELOPE]):
         raise IntegrityError(f"entry {key} was altered, moved from another key, or signed with another secret")
     return body
 
@@ -74,18 +75,20 @@ def unseal(data: Bytes, key: str, secret: bytes) -> memoryview:
 _spare: dict[bytes, list[Any]] = {}  # hashers by their secret: one costs more to make than to use on a small entry
 
 
-def _mac(frames: Sequence[Bytes], key: str, secret: bytes) -> bytes:
+def _mac(frames: Sequence[Bytes], key: str, secret: bytes, size: int = 0) -> bytes:
     name = key.encode()
+    large = size >= LARGE
     try:
-        mac = _spare[secret].pop()
+        mac = hasher(size, key=secret) if large else _spare[secret].pop()
     except LookupError:
         mac = blake3(key=secret)
     mac.update(_COUNT.pack(len(name)) + name)
     for frame in frames:
         mac.update(frame)
     found: bytes = mac.digest()
-    mac.reset()
-    _spare.setdefault(secret, []).append(mac)
+    if not large:
+        mac.reset()
+        _spare.setdefault(secret, []).append(mac)
     return found
 
 
@@ -124,13 +127,13 @@ def encode(value: object, meta: Mapping[str, Any], *, key: str, secret: bytes, n
     parts: list[Bytes | pickle.PickleBuffer] = [about, stream, *buffers]
     packed = [compression.pack(part) for part in parts]
     packed[0] = packed[0]._replace(item=item)
-    table = b"".join(_FRAME.pack(p.packing, p.item, memoryview(p.data).nbytes, p.raw) for p in packed)
+    table = b"".join(_FRAME.pack(p.packing, p.item, p.size, p.raw) for p in packed)
     frames = [_COUNT.pack(len(packed)) + table]
     offset = len(frames[0])
     for number, p in enumerate(packed):
         gap = _gap(number, offset)
-        frames += [bytes(gap), p.data] if gap else [p.data]
-        offset += gap + memoryview(p.data).nbytes
+        frames += [bytes(gap), *p.pieces] if gap else p.pieces
+        offset += gap + p.size
     return Encoded(key, seal(frames, key, secret), sum(p.raw for p in packed), _ENVELOPE + offset)
 
 

@@ -1,4 +1,4 @@
-"""Whether and how to compress one buffer: raw, zstd, or byte-shuffled then zstd, whichever pays.
+"""Whether and how to compress one buffer: raw, zstd, or as numbers in blocks, whichever pays.
 
 A few samples are tried first; data that does not shrink is never compressed.
 """
@@ -12,17 +12,22 @@ from typing import NamedTuple, Union
 
 import zstandard
 
+from . import numeric
+from .bulk import allocate
 from .errors import CodecError
 
 Bytes = Union[bytes, bytearray, memoryview]
 
-RAW, ZSTD, SHUFFLED = 0, 1, 2
+RAW, ZSTD, SHUFFLED, BLOCKS = range(4)  # shuffled as a whole is read, but not written any more
 
 SMALL = 512  # below this, a zstd frame's own header and the time for it are not won back
+_FEW = 4096  # bytes of numbers; to look at fewer takes longer than they are worth
 _SAMPLE = 1 << 14
-_WORTH = 0.9  # a packing that saves less than a tenth costs more time on reading than it saves
+_WORTH = 0.8  # a packing that saves less than a fifth costs more time than that is worth
+_HARDLY = 0.02  # what is left of zeros and the like; nothing makes that much smaller
 _THREADED = 1 << 22
 _LEVEL = 1
+_FLOATS = ("f", "d", "Zd")  # as the buffer protocol calls them
 
 _local = threading.local()  # zstandard's objects must not be shared between threads
 
@@ -30,59 +35,85 @@ _local = threading.local()  # zstandard's objects must not be shared between thr
 class Packed(NamedTuple):
     packing: int
     item: int
-    data: Bytes
+    pieces: list[Bytes]
     raw: int
+
+    @property
+    def size(self) -> int:
+        return _size(self.pieces)
 
 
 def pack(buffer: Bytes | pickle.PickleBuffer) -> Packed:
     """The buffer as it should be stored. Incompressible data comes back as a view, not a copy."""
     if isinstance(buffer, pickle.PickleBuffer):
-        item, view = memoryview(buffer).itemsize, buffer.raw()
+        typed, view = memoryview(buffer), buffer.raw()
     else:
-        item, view = 1, memoryview(buffer)
-    size = view.nbytes
-    if size < SMALL:
-        return Packed(RAW, 1, view, size)
-    item = item if item in (2, 4, 8, 16) and size % item == 0 and "numpy" in sys.modules else 1
-    sample = _sample(view, item)
-    plain = len(_compressor().compress(sample)) / len(sample)
-    shuffled = len(_compressor().compress(_shuffle(sample, item))) / len(sample) if item > 1 else 1.0
-    if min(plain, shuffled) > _WORTH:
-        return Packed(RAW, 1, view, size)
-    if shuffled < plain * _WORTH:
-        return Packed(SHUFFLED, item, _squeeze(_shuffle(view, item)), size)
-    return Packed(ZSTD, 1, _squeeze(view), size)
+        typed = view = memoryview(buffer)
+    raw = view.nbytes
+    if raw < SMALL:
+        return Packed(RAW, 1, [view], raw)
+    numbers = raw >= _FEW and typed.itemsize in (2, 4, 8, 16) and "numpy" in sys.modules
+    item = min(typed.itemsize, 8) if numbers else 1
+    samples = _samples(view, item)
+    tried = sum(map(len, samples))
+    ways: list[numeric.Way | None] = [None]  # zstd of the bytes as they are
+    trials = [_pieces(samples, item, None)]
+    if numbers and _size(trials[0]) > _HARDLY * tried:
+        ways += numeric.ways(samples, item, typed.format in _FLOATS)
+        trials += [_pieces(samples, item, way) for way in ways[1:]]
+    least, best = min((_size(pieces), at) for at, pieces in enumerate(trials))
+    if least > _WORTH * tried:
+        return Packed(RAW, 1, [view], raw)
+    pieces = trials[best] if tried == raw else _pieces([view], item, ways[best])
+    return Packed(BLOCKS if best else ZSTD, item if best else 1, pieces, raw)
 
 
 def unpack(packing: int, item: int, data: memoryview, raw: int) -> Bytes:
     """The buffer again, writable and the caller's own. A writable `data` is the caller's already and is not copied."""
     if packing == RAW:
         return bytearray(data) if data.readonly else data
-    plain = bytearray(raw)
-    with _decompressor().stream_reader(data) as reader:
-        filled = 0
-        with memoryview(plain) as room:
-            while filled < raw and (count := reader.readinto(room[filled:])):
-                filled += count
-    if filled != raw:
-        raise CodecError(f"a frame unpacked to {filled} bytes instead of {raw}")
-    return _unshuffle(plain, item) if packing == SHUFFLED else plain
+    room = allocate(raw)
+    if packing == BLOCKS:
+        numeric.unpack(data, item, room, _inflate)
+        return room
+    _inflate(data, room)
+    return _unshuffle(room, item) if packing == SHUFFLED else room
 
 
-def _sample(view: memoryview, item: int) -> bytes:
+def _samples(view: memoryview, item: int) -> list[memoryview]:
     """The beginning, the middle and the end: one stretch alone is too often not like the rest."""
-    flat = view.cast("B")
-    if flat.nbytes <= 3 * _SAMPLE:
-        return bytes(flat)
-    middle = flat.nbytes // 2 // item * item
-    return bytes(flat[:_SAMPLE]) + bytes(flat[middle : middle + _SAMPLE]) + bytes(flat[-_SAMPLE:])
+    if view.nbytes <= 3 * _SAMPLE:
+        return [view]
+    middle = view.nbytes // 2 // item * item
+    return [view[:_SAMPLE], view[middle : middle + _SAMPLE], view[-_SAMPLE:]]
 
 
-def _squeeze(data: Bytes) -> bytes:
-    if memoryview(data).nbytes < _THREADED:
+def _pieces(parts: list[memoryview], item: int, way: numeric.Way | None) -> list[Bytes]:
+    if way is None:
+        return [_squeeze(part) for part in parts]
+    compress = _compressor().compress
+    return [piece for part in parts for piece in numeric.pack(part, item, way, compress)]
+
+
+def _size(pieces: list[Bytes]) -> int:
+    return sum(map(len, pieces))
+
+
+def _squeeze(data: memoryview) -> bytes:
+    if data.nbytes < _THREADED:
         return _compressor().compress(data)
     # Not kept: a compressor's threads do not live on in a forked child, which would wait for them forever.
     return zstandard.ZstdCompressor(level=_LEVEL, threads=-1).compress(data)
+
+
+def _inflate(data: memoryview, room: memoryview) -> None:
+    """Decompress, and never to more than there is room for."""
+    filled = 0
+    with _decompressor().stream_reader(data) as reader:
+        while filled < room.nbytes and (count := reader.readinto(room[filled:])):
+            filled += count
+    if filled != room.nbytes:
+        raise CodecError(f"a frame unpacked to {filled} bytes instead of {room.nbytes}")
 
 
 def _compressor() -> zstandard.ZstdCompressor:
@@ -99,15 +130,8 @@ def _decompressor() -> zstandard.ZstdDecompressor:
     return found
 
 
-def _shuffle(data: Bytes, item: int) -> Bytes:
-    """All first bytes of the items, then all second bytes...: numbers of one size become long runs."""
-    import numpy as np
-
-    table = np.frombuffer(data, np.uint8).reshape(-1, item)
-    return np.ascontiguousarray(table.T).data.cast("B")
-
-
 def _unshuffle(data: Bytes, item: int) -> Bytes:
+    """All first bytes of the items, then all second bytes...: the items again."""
     import numpy as np
 
     table = np.frombuffer(data, np.uint8).reshape(item, -1)

@@ -157,8 +157,24 @@ BUFFERS: dict[str, tuple[Any, int]] = {
     "text": (b"so it goes " * 1000, compression.ZSTD),
     "noise": (RNG.randbytes(100_000), compression.RAW),
     "a lot of text": (b"so it goes " * 1_000_000, compression.ZSTD),
-    "counted numbers": (np.arange(100_000, dtype="i8"), compression.SHUFFLED),
-    "smooth numbers": (np.linspace(0, 1, 100_000), compression.SHUFFLED),
+    "counted numbers": (np.arange(100_000, dtype="i8"), compression.BLOCKS),
+    "smooth numbers": (np.linspace(0, 1, 100_000), compression.BLOCKS),
+    "several blocks of numbers": (np.arange(300_001, dtype="i4") * 3, compression.BLOCKS),
+    "sorted numbers": (np.sort(np.array([RNG.getrandbits(40) for _ in range(20_000)])), compression.BLOCKS),
+    "numbers on both sides of zero": (np.array([RNG.randint(-99, 99) for _ in range(9_000)]), compression.BLOCKS),
+    "numbers that differ by more than they can count": (
+        np.array([-(1 << 63), (1 << 63) - 1] * 999),
+        compression.BLOCKS,
+    ),
+    "one number again and again": (np.full(9_000, 1 << 60), compression.BLOCKS),
+    "prices": (np.array([RNG.randint(0, 99_999) / 100 for _ in range(20_000)]), compression.BLOCKS),
+    "prices in half the size": (np.array([RNG.randint(0, 9999) / 100 for _ in range(9_000)], "f4"), compression.BLOCKS),
+    "prices, and then none": (
+        np.array([RNG.randint(0, 99_999) / 100 for _ in range(150_000)] + [-0.0, np.nan, np.inf]),
+        compression.BLOCKS,
+    ),
+    "uniform floats": (np.array([RNG.random() for _ in range(20_000)]), compression.RAW),
+    "few numbers": (np.arange(400), compression.ZSTD),
     "noise in numbers": (np.frombuffer(RNG.randbytes(800_000), "i8"), compression.RAW),
     "zeros": (np.zeros(100_000), compression.ZSTD),
     "numbers of an odd size": (np.zeros(100_000, "S3"), compression.ZSTD),
@@ -171,8 +187,8 @@ def test_a_buffer_is_packed_as_it_pays_and_comes_back(name: str) -> None:
     raw = bytes(buffer) if isinstance(buffer, bytes) else buffer.tobytes()
     packed = compression.pack(buffer if isinstance(buffer, bytes) else pickle.PickleBuffer(buffer))
     assert (packed.packing, packed.raw) == (expected, len(raw))
-    assert len(memoryview(packed.data)) <= len(raw)
-    again = compression.unpack(packed.packing, packed.item, memoryview(packed.data), packed.raw)
+    assert packed.size <= len(raw)
+    again = compression.unpack(packed.packing, packed.item, memoryview(b"".join(packed.pieces)), packed.raw)
     assert bytes(again) == raw
     assert not memoryview(again).readonly
 
@@ -185,12 +201,12 @@ def test_noise_with_a_smooth_beginning_is_judged_by_more_than_its_beginning() ->
 def test_a_frame_that_unpacks_to_less_than_was_said_is_refused() -> None:
     packed = compression.pack(b"so it goes " * 1000)
     with pytest.raises(CodecError, match="instead of"):
-        compression.unpack(packed.packing, packed.item, memoryview(packed.data), packed.raw + 1)
+        compression.unpack(packed.packing, packed.item, memoryview(b"".join(packed.pieces)), packed.raw + 1)
 
 
 def test_a_frame_never_unpacks_to_more_than_was_said() -> None:
     packed = compression.pack(bytes(1 << 24))
-    assert len(compression.unpack(packed.packing, packed.item, memoryview(packed.data), 100)) == 100
+    assert len(compression.unpack(packed.packing, packed.item, memoryview(b"".join(packed.pieces)), 100)) == 100
 
 
 def test_threads_compress_at_the_same_time() -> None:

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from blake3 import blake3
-
+from ..bulk import hasher
 from .kinds import attributes
 from .parts import Describe, Parts, Sealed, by_attribute, refuse
 
@@ -87,7 +86,7 @@ def _tensor(tensor: Any) -> Parts:
     size = plain.numel() * plain.element_size()
     # where it lies, not through numpy: that would forbid the user to resize the tensor from then on
     lying = memoryview((ctypes.c_char * size).from_address(plain.data_ptr())).cast("B") if size else b""
-    content = Sealed(blake3(lying).digest(16))
+    content = Sealed(hasher(size).update(lying).digest(16))
     grad = [tensor.grad] if tensor.is_leaf and tensor.grad is not None else []
     return Parts(
         "torch.Tensor", [type(tensor), str(tensor.dtype), tuple(tensor.shape), tensor.requires_grad, content, *grad]
@@ -144,14 +143,14 @@ def _significant(array: Any) -> Any:
 
 
 def _bytes_of(array: Any) -> Sealed:
-    hasher = blake3()
+    hash_of = hasher(array.nbytes)
     if array.nbytes:
         if array.flags.c_contiguous:
-            hasher.update(array.reshape(-1).view("u1"))
+            hash_of.update(array.reshape(-1).view("u1"))
         else:
             for piece in _pieces(array):
-                hasher.update(piece.view("u1"))
-    return Sealed(hasher.digest(16))
+                hash_of.update(piece.view("u1"))
+    return Sealed(hash_of.digest(16))
 
 
 def _pieces(array: Any) -> Iterator[Any]:

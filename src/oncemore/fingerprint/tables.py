@@ -9,8 +9,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from blake3 import blake3
-
+from ..bulk import hasher
 from .arrays import content
 from .parts import Describe, Parts, Sealed, by_attribute, refuse
 
@@ -215,19 +214,19 @@ def _arrow_content(array: Any) -> list[Any]:
     kind, chunks = array.type, getattr(array, "chunks", [array])
     nulls = content(array.is_null().to_numpy(**({} if hasattr(array, "chunks") else {"zero_copy_only": False})))
     if any(check(kind) for check in (pa.types.is_string, pa.types.is_large_string)):
-        return [len(array), nulls, *_arrow_text(chunk.cast(pa.large_string()) for chunk in chunks)]
+        return [len(array), nulls, *_arrow_text((chunk.cast(pa.large_string()) for chunk in chunks), array.nbytes)]
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        hasher = blake3()
+        numbers = hasher(array.nbytes)
         for chunk in chunks:
-            hasher.update(chunk.fill_null(0).to_numpy(zero_copy_only=False).view("u1"))
-        return [len(array), nulls, Sealed(hasher.digest(16))]
+            numbers.update(chunk.fill_null(0).to_numpy(zero_copy_only=False).view("u1"))
+        return [len(array), nulls, Sealed(numbers.digest(16))]
     return [len(array), nulls, array.to_pylist()]
 
 
-def _arrow_text(chunks: Iterable[Any]) -> tuple[Sealed, Sealed]:
+def _arrow_text(chunks: Iterable[Any], size: int) -> tuple[Sealed, Sealed]:
     """The lengths of the strings, and all their bytes in a row: neither depends on how they are cut into chunks."""
     np: Any = sys.modules["numpy"]
-    lengths, text = blake3(), blake3()
+    lengths, text = hasher(size), hasher(size)
     for chunk in chunks:
         filled = chunk.fill_null("")
         _, places, data = filled.buffers()

@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
+import functools
 import os
 import re
 import stat
+import threading
 from collections.abc import Sequence
 from typing import cast
 
 import diskcache
 from diskcache.core import MODE_BINARY, MODE_RAW
 
+from ..bulk import allocate
 from ..errors import IntegrityError
 from . import Bytes, Frames
-from .filesystem import describe
+from .filesystem import RESERVING_FILE_SYSTEMS, describe, file_system
 
 INLINE = 1 << 15  # values below this size live in their row
-_MAPPED = 1 << 20  # from this size on, fresh huge pages are faster than the zeroed memory of a bytearray
+_BY_TWO = 1 << 23  # values from this size on are read by two threads
+_RESERVED = (
+    1 << 20
+)  # room for a file from this size on is asked for at once, which saves a quarter of the time to write it
 _NOT_A_FILE = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO)
 _NAME = re.compile(r"[0-9a-f]{2}/[0-9a-f]{30}\.val")
 
@@ -56,7 +61,7 @@ class BytesDisk(diskcache.Disk):
             return 0, MODE_RAW, None, first if type(first) is bytes else b"".join(frames)
         filename, path = self.filename()
         try:
-            self._write_frames(path, frames)
+            self._write_frames(path, frames, size)
         except BaseException:
             self.remove(filename)
             raise
@@ -116,8 +121,15 @@ class BytesDisk(diskcache.Disk):
         except OSError:
             return False
 
-    def _write_frames(self, path: str, frames: Sequence[Bytes]) -> None:
+    @functools.cached_property
+    def _reserves(self) -> bool:
+        return file_system(self._directory) in RESERVING_FILE_SYSTEMS
+
+    def _write_frames(self, path: str, frames: Sequence[Bytes], size: int) -> None:
         with open(path, "xb", opener=_private) as file:
+            if size >= _RESERVED and self._reserves:
+                with contextlib.suppress(OSError):  # what is wrong, writing will tell
+                    os.posix_fallocate(file.fileno(), 0, size)
             for frame in frames:
                 file.write(frame)  # a large frame goes past the buffer: it is not copied
             if self.fsync:
@@ -136,13 +148,9 @@ class BytesDisk(diskcache.Disk):
             size = found.st_size
             if not stat.S_ISREG(found.st_mode) or expected not in (None, size):
                 raise self.damaged(key, f"its file {filename} has {size} bytes instead of {expected}")
-            buffer = _allocate(size)
-            filled = 0
-            while filled < size:
-                count = os.readv(descriptor, [buffer[filled:]])
-                if not count:
-                    raise self.damaged(key, f"its file {filename} was cut short while it was read")
-                filled += count
+            buffer = allocate(size)
+            if not (_fill_by_two(descriptor, buffer) if size >= _BY_TWO else _fill(descriptor, buffer, 0, size)):
+                raise self.damaged(key, f"its file {filename} was cut short while it was read")
             return buffer
         finally:
             os.close(descriptor)
@@ -157,15 +165,42 @@ def _private(path: str, flags: int) -> int:
         return os.open(path, flags, 0o600)
 
 
-def _allocate(size: int) -> memoryview:
-    if size < _MAPPED:
-        return memoryview(bytearray(size))
-    # Private: memory that a forked child would share with its parent is not the caller's own.
-    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without huge pages
-            block.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(block)
+def _fill(descriptor: int, buffer: memoryview, start: int, end: int) -> bool:
+    """Read this part of the file; False if the file ends before."""
+    while start < end:
+        count = os.preadv(descriptor, [buffer[start:end]], start)
+        if not count:
+            return False
+        start += count
+    return True
+
+
+def _fill_by_two(descriptor: int, buffer: memoryview) -> bool:
+    """Read the file, its second half in a thread: copying and making room both keep a processor busy."""
+    half, size = buffer.nbytes // 2, buffer.nbytes
+    own = os.dup(descriptor)  # an interrupt may close the other while the thread still reads
+    outcome: list[bool | Exception] = []
+
+    def work() -> None:
+        try:
+            outcome.append(_fill(own, buffer, half, size))
+        except Exception as error:
+            outcome.append(error)
+        finally:
+            os.close(own)
+
+    thread = threading.Thread(target=work, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no thread can be had
+        work()
+    found = _fill(descriptor, buffer, 0, half)
+    if thread.ident is not None:
+        thread.join()
+    (other,) = outcome
+    if isinstance(other, Exception):
+        raise other
+    return found and other
 
 
 def sync_directory(path: str) -> None:
