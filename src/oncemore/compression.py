@@ -23,7 +23,7 @@ RAW, ZSTD, SHUFFLED, BLOCKS = range(4)  # shuffled as a whole is read, but not w
 SMALL = 512  # below this, a zstd frame's own header and the time for it are not won back
 _FEW = 4096  # bytes of numbers; to look at fewer takes longer than they are worth
 _SAMPLE = 1 << 14
-_WORTH = 0.8  # a packing that saves less than a fifth costs more time than that is worth
+_WORTH, _WORTH_OF_NUMBERS = 0.9, 0.8  # what saves less costs more time than that is worth; floats always save some
 _HARDLY = 0.02  # what is left of zeros and the like; nothing makes that much smaller
 _THREADED = 1 << 22
 _LEVEL = 1
@@ -62,7 +62,7 @@ def pack(buffer: Bytes | pickle.PickleBuffer) -> Packed:
         ways += numeric.ways(samples, item, typed.format in _FLOATS)
         trials += [_pieces(samples, item, way) for way in ways[1:]]
     least, best = min((_size(pieces), at) for at, pieces in enumerate(trials))
-    if least > _WORTH * tried:
+    if least > tried * (_WORTH_OF_NUMBERS if numbers else _WORTH):
         return Packed(RAW, 1, [view], raw)
     pieces = trials[best] if tried == raw else _pieces([view], item, ways[best])
     return Packed(BLOCKS if best else ZSTD, item if best else 1, pieces, raw)

@@ -14,7 +14,7 @@ from oncemore.stores.values import BytesDisk, Row
 from tests.processes import Script
 
 RNG = random.Random(1)
-SIZES = [0, 1, (1 << 21) - 1, 1 << 21, (1 << 21) + 1, (1 << 23) + 4097]
+SIZES = [0, 1, (1 << 21) - 1, 1 << 21, (1 << 21) + 1, 1 << 22, (1 << 23) + 4097]
 
 
 @pytest.mark.parametrize("size", SIZES)
