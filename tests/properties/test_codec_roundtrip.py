@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from oncemore import IntegrityError, compression
+from oncemore import IntegrityError, compression, numeric
 from oncemore.codec import Decoded, dumps, encode, loads, seal, unseal
 
 SECRET = bytes(32)
@@ -109,6 +109,27 @@ def test_a_buffer_comes_back_whatever_packing_was_chosen(noise: bytes, repeated:
         bytes(compression.unpack(packed.packing, packed.item, memoryview(b"".join(packed.pieces)), packed.raw))
         == array.tobytes()
     )
+
+
+FRACTIONS = st.integers(-(10**9), 10**9).map(lambda number: number / 100)
+
+
+@given(
+    st.lists(st.floats() | FRACTIONS, min_size=1, max_size=50),
+    st.sampled_from(["f4", "f8", "i2", "i4", "i8"]),
+    st.sampled_from([1, 2]),
+    st.sampled_from([255, 0, 2, 6]),
+)
+def test_numbers_come_back_to_the_last_bit_in_whichever_way_they_are_packed(
+    floats: list[float], kind: str, how: int, digits: int
+) -> None:
+    with np.errstate(all="ignore"):
+        array = np.array(floats, "f4") if kind == "f4" else np.array(floats).view(kind)
+    way = numeric.Way(how, digits if kind[0] == "f" else 255)
+    pieces = numeric.pack(memoryview(array.tobytes()), array.itemsize, way, compression._compressor().compress)
+    room = memoryview(bytearray(array.nbytes))
+    numeric.unpack(memoryview(b"".join(pieces)), array.itemsize, room, compression._inflate)
+    assert bytes(room) == array.tobytes()
 
 
 @given(
