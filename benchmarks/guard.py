@@ -199,7 +199,7 @@ def main() -> int:
     asked = parser.parse_args()
     install()
     with tempfile.TemporaryDirectory(prefix="oncemore-guard-", ignore_cleanup_errors=True) as folder:
-        os.environ["XDG_CONFIG_HOME"] = folder  # a secret of its own
+        os.environ["XDG_CONFIG_HOME"] = os.environ["XDG_CACHE_HOME"] = folder  # a secret and a cache of its own
         now = scenarios(Path(folder))
     if asked.update:
         asked.record.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")

@@ -18,7 +18,7 @@ def main() -> None:
     quiet()
     with tempfile.TemporaryDirectory(prefix="oncemore-bench-", ignore_cleanup_errors=True) as folder:
         os.chdir(folder)  # some peers write where they stand
-        os.environ["XDG_CONFIG_HOME"] = folder  # a secret of its own
+        os.environ["XDG_CONFIG_HOME"] = os.environ["XDG_CACHE_HOME"] = folder  # a secret and a cache of its own
         task = getattr(importlib.import_module(f"benchmarks.{group}"), name)(Bench(Path(folder), "--quick" in sys.argv))
         found = {"task": task.name, "group": group, **measure(task, int(sys.argv[2]))}
     print(f"\n{json.dumps(found)}")

@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 import os
 import sys
-import sysconfig
 from collections.abc import Mapping
 from functools import cache
 from types import ModuleType
@@ -80,9 +79,10 @@ def find_module(name: str) -> ModuleType:
 
 @cache
 def _foreign_folders() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    folders.add(os.path.dirname(os.path.abspath(__file__)))
+    """Where the standard library and oncemore are. (`sysconfig` knows it too, and takes a millisecond to say so.)"""
+    name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    folders = {os.path.join(prefix, sys.platlibdir, name) for prefix in (sys.exec_prefix, sys.base_exec_prefix)}
+    folders |= {os.path.dirname(os.path.abspath(path)) for path in (os.__file__, __file__)}
     real = {os.path.realpath(p) for p in folders}
     return tuple(os.path.join(p, "") for p in folders | real)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from opcode import hasconst, opmap
 from types import CodeType
@@ -21,8 +22,20 @@ _IMPORT = opmap["IMPORT_NAME"]
 _REBINDS = opmap["STORE_DEREF"]
 
 # Some instructions say more than a name's index in their argument.
-_GLOBAL_SHIFT = 1 if sys.version_info >= (3, 11) else 0
-_SHIFTED = {opmap["LOAD_ATTR"]} if sys.version_info >= (3, 12) else set[int]()
+_SHIFTS = {
+    _GLOBAL: 1 if sys.version_info >= (3, 11) else 0,
+    opmap["LOAD_ATTR"]: 1 if sys.version_info >= (3, 12) else 0,
+}
+
+
+def _any(operations: Iterable[int]) -> bytes:
+    return b"[%b]" % re.escape(bytes([each for each in operations if 0 <= each < 256]))  # no invented ones
+
+
+_ATTRIBUTE = re.compile(_any(_ATTRIBUTES))
+_CHAIN = re.compile(
+    b"%b(?:%b*%b)*" % (_any({_GLOBAL, *_NAMES}), _any({_CACHE, _EXTENDED, *_COPIES}), _any(_ATTRIBUTES))
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,8 @@ def instructions(code: CodeType) -> Iterator[tuple[int, int]]:
 
 
 class _Scan:
+    """Most instructions read nothing, so those that do are searched for, not looked at one by one."""
+
     def __init__(self) -> None:
         self.chains: set[tuple[str, ...]] = set()
         self.maybe: set[str] = set()
@@ -78,39 +93,38 @@ class _Scan:
         self.attributes: set[str] = set()
 
     def run(self, code: CodeType) -> None:
-        names, consts = code.co_names, code.co_consts
-        chain: tuple[str, ...] = ()
-        level: object = 0
-        names_wanted: object = None
-        for operation, argument in instructions(code):
-            if operation in _ATTRIBUTES:
-                name = names[argument >> 1 if operation in _SHIFTED else argument]
-                self.attributes.add(name)
-                if chain:
-                    chain += (name,)
-                continue
-            if operation in _COPIES:
-                continue
-            if chain:
-                self.chains.add(chain)
-                chain = ()
-            if operation == _GLOBAL:
-                chain = (names[argument >> _GLOBAL_SHIFT],)
-            elif operation in _NAMES:
-                chain = (names[argument],)
+        operations, arguments, names = code.co_code[::2], code.co_code[1::2], code.co_names
+
+        def name_at(i: int) -> str:
+            operation, argument, shift = operations[i], arguments[i], 0
+            while i and operations[i - 1] == _EXTENDED:
+                i, shift = i - 1, shift + 8
+                argument |= arguments[i] << shift
+            return names[argument >> _SHIFTS.get(operation, 0)]
+
+        for found in _CHAIN.finditer(operations):
+            i, end = found.span()
+            chain = (name_at(i), *[name_at(j) for j in range(i + 1, end) if operations[j] in _ATTRIBUTES])
+            self.chains.add(chain)
+            if operations[i] in _NAMES:
                 self.maybe.add(chain[0])
-            elif operation in CONSTANTS:
-                level, names_wanted = names_wanted, consts[argument]
-            elif operation == _IMPORT:
-                self._import(names[argument], level, names_wanted)
-        for item in consts:
+        self.attributes.update([name_at(found.start()) for found in _ATTRIBUTE.finditer(operations)])
+        if _IMPORT in operations:
+            self._imports(code)
+        for item in code.co_consts:
             if isinstance(item, CodeType):
                 self.run(item)
 
-    def _import(self, module: str, level: object, names: object) -> None:
-        at = level if isinstance(level, int) else 0
-        for name in names if isinstance(names, tuple) else (None,):
-            self.imports.append(Import(module, at, name))
+    def _imports(self, code: CodeType) -> None:
+        level: object = 0
+        wanted: object = None
+        for operation, argument in instructions(code):
+            if operation in CONSTANTS:
+                level, wanted = wanted, code.co_consts[argument]
+            elif operation == _IMPORT:
+                at = level if isinstance(level, int) else 0
+                for name in wanted if isinstance(wanted, tuple) else (None,):
+                    self.imports.append(Import(code.co_names[argument], at, name))
 
 
 def rebinds(code: CodeType) -> set[str]:

@@ -5,27 +5,18 @@ the very code that is running does its syntax tree speak for the function. Other
 """
 
 from __future__ import annotations
-import __future__
 
-import ast
 import functools
 import linecache
-import operator
 import os
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
+from .kept import listing_of
+from .listing import COUNTING, FUTURES, Listing
 from .reach import CONSTANTS, instructions, reads
-from .tree import Import, constant, digest_of_tree, hashed
-
-_FUTURES: int = functools.reduce(
-    operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
-)
-
-T = TypeVar("T")
-Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+from .tree import Import, constant, hashed
 
 
 @dataclass(frozen=True)
@@ -39,8 +30,16 @@ class Own:
     imports: tuple[Import, ...]
     names: frozenset[str] | None = None
     line: int = 0
-    text: str = ""
+    last: int = 0
+    source: bytes = field(default=b"", repr=False)
 
+    @property
+    def text(self) -> str:
+        """Its lines, decorators included."""
+        return _text(self.source, self.line, self.last)
+
+
+_UNREADABLE = (SyntaxError, ValueError, RecursionError)  # ValueError: a NUL byte, a constant that no compiler makes
 
 _owns: dict[tuple[str, CodeType], Own] = {}
 _files: dict[str, _File] = {}
@@ -62,55 +61,30 @@ def own(code: CodeType, namespace: dict[str, Any]) -> Own:
 def _from_source(code: CodeType, namespace: dict[str, Any]) -> Own | None:
     path = code.co_filename
     file = _files.get(path)
-    node = file.find(code) if file is not None else None
-    if file is None or node is None:
+    found = file.find(code) if file is not None else None
+    if found is None:
         text = _read(path, namespace)
         if text is None or (file is not None and file.text == text):
             return None
-        file = _open(text, path)
-        node = file.find(code) if file is not None else None
-        if file is None or node is None:
-            return None
-    digest, names, imports = digest_of_tree(node)
-    return Own(digest, imports, names, first_line(node), file.segment(node))
-
-
-def _open(text: bytes, path: str) -> _File | None:
-    """The file parsed, and remembered."""
-    try:
         file = _File(text, path)
-    except (SyntaxError, ValueError, RecursionError):  # ValueError: a NUL byte
-        return None
-    if len(_files) > 500:
-        _files.clear()
-    _files[path] = file
-    return file
+        found = file.find(code)
+        _remember(file)
+    return found
 
 
-def _steadily(build: Callable[[], T], attempts: int = 20) -> T:
-    """Python 3.11 raises SystemError now and then when threads make syntax trees at the same time (its issue 106905)."""
-    while True:
-        try:
-            return build()
-        except SystemError:
-            attempts -= 1
-            if not attempts:
-                raise
+def _remember(file: _File) -> None:
+    if file.is_read:
+        if len(_files) > 500:
+            _files.clear()
+        _files[file.path] = file
 
 
 def class_text(name: str, path: str, namespace: dict[str, Any]) -> tuple[int, str]:
     """Where a class stands in a file, and its text. For display only: it may not be what is loaded."""
-    file = _files.get(path) or _open(_read(path, namespace) or b"", path)
-    if file is None:
-        return 0, ""
-    body: Iterable[ast.stmt] = file.tree.body
-    found: ast.ClassDef | None = None
-    for word in name.split("."):
-        found = next((node for node in body if isinstance(node, ast.ClassDef) and node.name == word), None)
-        if found is None:
-            return 0, ""
-        body = found.body
-    return (found.lineno, file.segment(found)) if found else (0, "")
+    file = _files.get(path) or _File(_read(path, namespace) or b"", path)
+    first, last = file.classes().get(name, (0, 0))
+    _remember(file)
+    return first, _text(file.text, first, last) if first else ""
 
 
 def _read(path: str, namespace: dict[str, Any]) -> bytes | None:
@@ -129,127 +103,49 @@ def _read(path: str, namespace: dict[str, Any]) -> bytes | None:
 
 
 class _File:
-    """One source file: parsed, and compiled again."""
+    """One source file, and the functions in it."""
 
     def __init__(self, text: bytes, path: str) -> None:
         self.text = text
         self.path = path
-        self.tree = _steadily(lambda: ast.parse(text, path))
-        self._lines: list[str] | None = None
-        self._compiled: dict[int, dict[str, list[CodeType]]] = {}
-        self._lambdas: dict[int, list[tuple[CodeType, Function]]] = {}
-        self._definitions: dict[str, list[Function]] = {}
-        for node in definitions(self.tree):
-            self._definitions.setdefault(node.name, []).append(node)
+        self._listings: dict[tuple[int, bool], Listing] = {}
 
-    def find(self, code: CodeType) -> Function | None:
-        """The node that compiles to exactly this code."""
+    @property
+    def is_read(self) -> bool:
+        """Whether it could be parsed and compiled."""
+        return bool(self._listings)
+
+    def find(self, code: CodeType) -> Own | None:
+        """The function that compiles to exactly this code."""
         try:
-            return self._find_lambda(code) if code.co_name == "<lambda>" else self._find(code)
-        except (SyntaxError, ValueError, RecursionError):  # parsed, but not compiled: `return` outside a function
+            found = self._listing(code.co_flags & FUTURES, code.co_name == "<lambda>").find(code)
+        except _UNREADABLE:
             return None
+        if found is None:
+            return None
+        first, last, digest, names, imports = found
+        return Own(digest, tuple(Import(*each) for each in imports), names, first, last, self.text)
 
-    def _find(self, code: CodeType) -> Function | None:
-        futures = code.co_flags & _FUTURES
-        if futures not in self._compiled:
-            by_name: dict[str, list[CodeType]] = {}
-            for each in _all_codes(self._compile(self.tree, futures)):
-                by_name.setdefault(each.co_name, []).append(each)
-            self._compiled[futures] = by_name
-        same = [each for each in self._compiled[futures].get(code.co_name, ()) if same_code(each, code)]
-        nearest = min(
-            (each.co_firstlineno for each in same), key=lambda line: abs(line - code.co_firstlineno), default=0
-        )
-        nodes = [node for node in self._definitions.get(code.co_name, ()) if first_line(node) == nearest]
-        return nodes[0] if len(nodes) == 1 else None
+    def classes(self) -> dict[str, tuple[int, int]]:
+        """The lines of each class, by its qualified name."""
+        try:
+            return (next(iter(self._listings.values()), None) or self._listing(0, lambdas=False)).classes
+        except _UNREADABLE:
+            return {}
 
-    def _find_lambda(self, code: CodeType) -> Function | None:
-        futures = code.co_flags & _FUTURES
-        if futures not in self._lambdas:
-            self._lambdas[futures] = self._compile_lambdas(futures)
-        # Any that does the same will do; the one on the same line is shown.
-        found = [node for each, node in self._lambdas[futures] if same_code(each, code)]
-        return min(found, key=lambda node: abs(node.lineno - code.co_firstlineno), default=None)
-
-    def _compile_lambdas(self, futures: int) -> list[tuple[CodeType, Function]]:
-        """Several lambdas may stand on one line, so each is given a line of its own, in a copy of the tree."""
-        copy, line = _steadily(lambda: ast.parse(self.text, self.path)), 1 + self.text.count(b"\n")
-        lambdas: dict[int, Function] = {}
-        for node, marked in zip(ast.walk(self.tree), ast.walk(copy), strict=True):
-            if isinstance(node, ast.Lambda) and isinstance(marked, ast.Lambda):
-                line += 1
-                marked.lineno = marked.end_lineno = line
-                marked.end_col_offset = marked.col_offset
-                lambdas[line] = node
-        codes = _all_codes(self._compile(copy, futures))
-        return [(each, lambdas[each.co_firstlineno]) for each in codes if each.co_name == "<lambda>"]
-
-    def _compile(self, tree: ast.Module, futures: int) -> CodeType:
-        flags = futures | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as in a notebook
-        code: CodeType = _steadily(lambda: compile(tree, self.path, "exec", flags=flags, dont_inherit=True))
-        return code
-
-    def segment(self, node: Function | ast.ClassDef) -> str:
-        """The lines of a function or class, decorators included."""
-        if self._lines is None:
-            self._lines = self.text.decode("utf-8", "replace").splitlines(keepends=True)
-        return "".join(self._lines[first_line(node) - 1 : node.end_lineno])
+    def _listing(self, futures: int, lambdas: bool) -> Listing:
+        if (futures, lambdas) not in self._listings:
+            self._listings[futures, lambdas] = listing_of(self.text, self.path, futures, lambdas)
+        return self._listings[futures, lambdas]
 
 
-def first_line(node: Function | ast.ClassDef) -> int:
-    """The line that the compiler calls the first: that of the first decorator."""
-    decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
-    return decorators[0].lineno if decorators else node.lineno
+@functools.lru_cache(maxsize=32)
+def _split(source: bytes) -> list[str]:
+    return source.decode("utf-8", "replace").splitlines(keepends=True)
 
 
-def definitions(statement: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """All `def`s in a statement, without a look into its expressions, which hold none."""
-    stack = [statement]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield node
-        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
-            inside = getattr(node, field, None)
-            if isinstance(inside, list):
-                stack.extend(inside)
-
-
-def _all_codes(code: CodeType) -> Iterator[CodeType]:
-    for item in code.co_consts:
-        if isinstance(item, CodeType):
-            yield item
-            yield from _all_codes(item)
-
-
-_SAME = (
-    "co_name",
-    "co_qualname",
-    "co_code",
-    "co_names",
-    "co_varnames",
-    "co_freevars",
-    "co_cellvars",
-    "co_flags",
-    "co_argcount",
-    "co_posonlyargcount",
-    "co_kwonlyargcount",
-    "co_exceptiontable",
-)
-
-
-def same_code(a: CodeType, b: CodeType) -> bool:
-    """Whether two code objects do the same. Lines and file names don't matter."""
-    for name in _SAME:
-        if getattr(a, name, None) != getattr(b, name, None):
-            return False
-    return len(a.co_consts) == len(b.co_consts) and all(map(_same_constant, a.co_consts, b.co_consts))
-
-
-def _same_constant(a: object, b: object) -> bool:
-    if isinstance(a, CodeType) and isinstance(b, CodeType):
-        return same_code(a, b)
-    return type(a) is type(b) and constant(a) == constant(b)
+def _text(source: bytes, first: int, last: int) -> str:
+    return "".join(_split(source)[first - 1 : last])
 
 
 def _digest_of_code(code: CodeType) -> bytes:
@@ -258,7 +154,7 @@ def _digest_of_code(code: CodeType) -> bytes:
     A constant stands where it is used, not in the list of constants: a docstring would shift the others.
     """
     pieces: list[bytes | str] = ["bytecode"]
-    for name in _SAME[3:]:
+    for name in COUNTING:
         value = getattr(code, name, b"")
         pieces.append(value if isinstance(value, bytes) else constant(value))
     for operation, argument in instructions(code):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from blake3 import blake3
 
@@ -26,8 +25,7 @@ def hashed(*pieces: bytes | str) -> bytes:
     return blake3(b"".join([b"%d:%b" % (len(piece), piece) for piece in encoded])).digest(length=16)
 
 
-@dataclass(frozen=True)
-class Import:
+class Import(NamedTuple):
     """`import module`, or `from module import name`, in a body.
 
     `escapes`: what it binds is used otherwise than in `bound.attribute`, as far as one can know.
