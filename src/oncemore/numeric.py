@@ -117,9 +117,9 @@ def _digits_of(floats: Any) -> int:
     """How many digits behind the point these have at most, as far as a few of them tell."""
     import numpy as np
 
-    few = floats[:: len(floats) // 64 + 1].astype("<f8")
     powers = 10.0 ** np.arange(_DIGITS + 1)[:, None]
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # whatever bits they are
+        few = floats[:: len(floats) // 64 + 1].astype("<f8")
         fits = ((np.rint(few * powers) / powers).astype(floats.dtype) == few.astype(floats.dtype)).all(axis=1)
     return int(fits.argmax()) if fits.any() else _BINARY
 

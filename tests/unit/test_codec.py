@@ -6,6 +6,7 @@ import itertools
 import pickle
 import random
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,13 @@ def test_buffers_begin_where_arrays_like_to_lie(name: str, size: int) -> None:
     start = np.frombuffer(data, "u1").__array_interface__["data"][0]
     for array in loaded(data):
         assert (array.__array_interface__["data"][0] - start) % 64 == 0
+
+
+def test_floats_of_any_bits_are_looked_at_without_a_word() -> None:
+    signaling = np.full(30_000, 0x7F800001, "u4").view("f4")  # what is no number, and wants to be told when it is touched
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert loaded(stored(signaling)).tobytes() == signaling.tobytes()
 
 
 def test_the_sizes_before_and_after_are_told() -> None:
