@@ -14,7 +14,7 @@ FACE = "__init__"  # the public names
 
 # From the innermost room to the outermost; a room may import those before it. Those on one line do not know each other.
 ORDER: list[set[str]] = [
-    {"bulk", "errors", "events", "modules", "numeric"},
+    {"bulk", "errors", "events", "modules", "numeric", "proxy"},
     {"compression", "durations", "flight", "secret", "stores", "summary"},
     {"codec", "turns"},
     {"fingerprint", "blobs"},
