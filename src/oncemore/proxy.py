@@ -66,7 +66,13 @@ class Proxy:
 class Lookalike(Proxy):
     """A proxy that `isinstance` takes for the one behind it."""
 
-    __class__ = property(lambda self: self.__wrapped__.__class__)
+    @property
+    def __class__(self) -> Any:
+        return self.__wrapped__.__class__
+
+    @__class__.setter
+    def __class__(self, kind: Any) -> None:
+        self.__wrapped__.__class__ = kind
 
     def __enter__(self) -> Any:
         return self.__wrapped__.__enter__()
