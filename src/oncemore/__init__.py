@@ -1,5 +1,7 @@
 """oncemore: run your script once more; what is done stays done."""
 
+from typing import TYPE_CHECKING
+
 from .asked import idempotency_key
 from .current import current_run
 from .errors import (
@@ -17,8 +19,8 @@ from .errors import (
 )
 from .file import File
 from .fingerprint import Fingerprint, register_identity
-from .history import History, RunRecord, fork
 from .loops import Failure, Results
+from .modules import loading as _loading
 from .past import Checkpoint, Checkpoints
 from .reasons import Change, Explanation
 from .runs import Run
@@ -27,6 +29,9 @@ from .steps import Step, checkpointed, memoized
 from .stores import Store, open_store
 from .summary import Summary
 from .surroundings import Surrounding, register_surrounding
+
+if TYPE_CHECKING:
+    from .history import History, RunRecord, fork
 
 __all__ = [
     "Change",
@@ -65,3 +70,17 @@ __all__ = [
     "register_identity",
     "register_surrounding",
 ]
+
+
+if not TYPE_CHECKING:  # else every name would be one of ours
+
+    def __getattr__(name):
+        # A script that only runs does not read the past: what does is loaded when it is asked for.
+        if name not in ("History", "RunRecord", "fork"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        with _loading:
+            from . import history
+        return getattr(history, name)
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import secrets
+import os
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -31,7 +31,7 @@ def idempotency_key() -> str:
     (True, False)
     """
     nodes = _inside.get()
-    return nodes[-1].idempotency_key if nodes else secrets.token_hex(16)
+    return nodes[-1].idempotency_key if nodes else os.urandom(16).hex()
 
 
 class Call:

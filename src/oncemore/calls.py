@@ -7,7 +7,6 @@ does it at once or awaits it.
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -33,6 +32,7 @@ from .errors import (
 )
 from .fingerprint import Fingerprint, Identity, Part
 from .flight import Blocking, Path, board, drive, drive_async
+from .functions import kind_of
 from .looking import called_plainly
 from .nodes import Kept, Node
 from .reasons import NEW, Change, Explanation, Facts, changes, sentence
@@ -61,11 +61,12 @@ class Definition:
         check_outputs(options["outputs"], self.identity.names, self.name)
         self._follow: Callable[[Any], Any] = drive
         self._item_by_item = False
-        if inspect.iscoroutinefunction(function):  # the outermost: a wrapper may make a plain function of a coroutine's
+        kind = kind_of(function)
+        if kind == "coroutine":  # the outermost: a wrapper may make a plain function of a coroutine's
             self._follow = drive_async
-        elif inspect.isgeneratorfunction(function):
+        elif kind == "generator":
             self._follow, self._item_by_item = generators.drive, True
-        elif inspect.isasyncgenfunction(function):
+        elif kind == "async generator":
             self._follow, self._item_by_item = generators.drive_async, True
         whole = not (self.every_call or self._item_by_item or options["outputs"]) and self.expires is None
         self.quick = whole and self.identity.plain and self._follow is drive

@@ -15,13 +15,12 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
-import cloudpickle
 from blake3 import blake3
 
 from . import compression
 from .bulk import LARGE, hasher
 from .errors import CodecError, IntegrityError
-from .modules import canonical_name
+from .modules import canonical_name, loading
 
 _encoder = json.JSONEncoder(separators=(",", ":"))  # `json.dumps` would make one each time
 
@@ -239,26 +238,6 @@ class _NamingPickler(pickle.Pickler):
         return self._name(obj)
 
 
-class _Pickler(cloudpickle.Pickler):
-    """cloudpickle, but what the script itself defines goes by name, so that a recalled object is of the script's own class."""
-
-    def __init__(self, *args: Any, name: Naming | None, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._name = name
-
-    def persistent_id(self, obj: Any, /) -> Any:
-        return None if self._name is None else self._name(obj)
-
-    def reducer_override(self, obj: Any) -> Any:
-        if getattr(obj, "__module__", None) == "__main__" and isinstance(getattr(obj, "__qualname__", None), str):
-            try:
-                if pickle.loads(pickle.dumps(obj)) is obj:
-                    return NotImplemented
-            except Exception:  # not reachable by name: by value then
-                pass
-        return super().reducer_override(obj)
-
-
 def _pickle(value: object, name: Naming | None, *, apart: bool = True) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """The pickle stream, and `apart` from it the large buffers (arrays), not copied."""
     buffers: list[pickle.PickleBuffer] = []
@@ -269,8 +248,10 @@ def _pickle(value: object, name: Naming | None, *, apart: bool = True) -> tuple[
         return _dump(_NamingPickler, value, name, callback), buffers
     except Exception:  # lambdas, local classes, modules...: cloudpickle knows more
         buffers.clear()
+    with loading:
+        from .byvalue import Pickler
     try:
-        return _dump(_Pickler, value, name, callback), buffers
+        return _dump(Pickler, value, name, callback), buffers
     except Exception as error:
         if isinstance(error.__cause__, RecursionError):
             raise CodecError("the result is nested deeper than pickle can follow") from error
@@ -305,6 +286,8 @@ def _children(value: object) -> list[tuple[str, object]]:
 
 
 def _picklable(value: object) -> bool:
+    with loading:
+        import cloudpickle
     try:
         cloudpickle.dumps(value)
     except Exception:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .codec import Decoded
 from .errors import CodecError, NotRecorded, StoreError
+from .facts import dataclass
 from .fingerprint import Part
 from .outcomes import difference, outcome
 from .past import Checkpoint, Past

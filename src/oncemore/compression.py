@@ -8,13 +8,15 @@ from __future__ import annotations
 import pickle
 import sys
 import threading
-from typing import NamedTuple, Union
-
-import zstandard
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from . import numeric
 from .bulk import allocate
 from .errors import CodecError
+from .modules import loading
+
+if TYPE_CHECKING:
+    import zstandard
 
 Bytes = Union[bytes, bytearray, memoryview]
 
@@ -103,7 +105,15 @@ def _squeeze(data: memoryview) -> bytes:
     if data.nbytes < _THREADED:
         return _compressor().compress(data)
     # Not kept: a compressor's threads do not live on in a forked child, which would wait for them forever.
-    return zstandard.ZstdCompressor(level=_LEVEL, threads=-1).compress(data)
+    compressor: zstandard.ZstdCompressor = _zstandard().ZstdCompressor(level=_LEVEL, threads=-1)
+    return compressor.compress(data)
+
+
+def _zstandard() -> Any:
+    """The library, from when there is something to compress."""
+    with loading:
+        import zstandard
+    return zstandard
 
 
 def _inflate(data: memoryview, room: memoryview) -> None:
@@ -118,14 +128,14 @@ def _inflate(data: memoryview, room: memoryview) -> None:
 
 def _compressor() -> zstandard.ZstdCompressor:
     if not hasattr(_local, "compressor"):
-        _local.compressor = zstandard.ZstdCompressor(level=_LEVEL)
+        _local.compressor = _zstandard().ZstdCompressor(level=_LEVEL)
     found: zstandard.ZstdCompressor = _local.compressor
     return found
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:
     if not hasattr(_local, "decompressor"):
-        _local.decompressor = zstandard.ZstdDecompressor()
+        _local.decompressor = _zstandard().ZstdDecompressor()
     found: zstandard.ZstdDecompressor = _local.decompressor
     return found
 

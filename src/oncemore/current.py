@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .runs import Run
 
 _current: ContextVar[Run | None] = ContextVar("oncemore_run")  # not set in a thread that has entered no scope
+here = _current.get  # `here(None)` is what `current_run` gives, with one call less
 rehearsal: Any = None  # a `Look`, while a script is run to look, not to do (see looking.py)
 opened: dict[Run, tuple[Run | None, int]] = {}  # the runs open in this process: the run around each, and its thread
 

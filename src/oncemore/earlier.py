@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from .codec import encode
 from .events import CheckpointsPruned, RunImported, SnapshotSaved, StepCompleted, StepForgotten
+from .facts import dataclass, field
 from .records import Generation, home_of, read_log
 from .secret import secret
 from .stores import Frames, Store

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
 import threading
 import time
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+from .facts import dataclass, field, names
 
 helped: ContextVar[str] = ContextVar("oncemore_helped", default="")  # the lane that a helping thread works for
 
@@ -56,7 +56,7 @@ class Event:
         """Read a stored event. Fields that this version does not know are left out; unknown kinds are plain events."""
         facts: dict[str, Any] = json.loads(data)
         kind = Event.kinds.get(facts.pop("event"), Event)
-        known = {f.name for f in dataclasses.fields(kind)}
+        known = names(kind)
         return kind(**{name: value for name, value in facts.items() if name in known}, seq=seq)
 
 

@@ -6,13 +6,13 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from . import records
 from .codec import encode
 from .errors import CodecError, IntegrityError, NotRecorded, StoreError, UsageError
 from .events import Event, RunImported
+from .facts import asdict
 from .past import Checkpoint, fold
 from .records import Generation, Record, checked, record_key, sealed, signed
 from .secret import secret

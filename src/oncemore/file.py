@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, Union, cast
 
 from .blobs import Blobs, Kept, active, content_digest, keep_now, put_back, remove, source
 from .errors import StoreError, warn
+from .modules import loading
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -52,8 +53,8 @@ class File:
         """The content, open for reading."""
         if self._source is None:
             return open(self._path, "rb")
-        import tempfile
-
+        with loading:
+            import tempfile
         blobs, kept = self._source
         file = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115
         file.writelines(blobs.read(kept))

@@ -7,7 +7,6 @@ serves functions and coroutines, and `drive` or `drive_async` at its edge does t
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Callable, Generator
@@ -46,6 +45,8 @@ class Blocking(Generic[T]):
         return self.outcome
 
     async def later(self) -> T:
+        import asyncio
+
         # a future, not a task: a loop that is shut down cancels tasks
         context = copy_context()
         context.run(helped.set, lane())
@@ -71,6 +72,8 @@ class Pause:
         time.sleep(self._seconds)
 
     async def later(self) -> None:
+        import asyncio
+
         await asyncio.sleep(self._seconds)
 
 
@@ -84,6 +87,8 @@ class Arrival:
         self._landing.result()
 
     async def later(self) -> None:
+        import asyncio
+
         # shielded: cancelling one who waits must not cancel the landing that others wait for
         await asyncio.shield(asyncio.wrap_future(self._landing))
 

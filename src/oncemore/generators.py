@@ -7,10 +7,10 @@ kept in chunks, written together with the checkpoint in one transaction; a gener
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
+from types import AsyncGeneratorType
 from typing import TYPE_CHECKING, Any
 
 from . import codec
@@ -117,7 +117,7 @@ def path(
     asked = step.ask(run, args, kwargs)
     if asked is None or around(asked.node):
         return (yield from _relay(body, None))
-    turn = Turn(run.store, asked.node.key, whoami(inspect.isasyncgen(body)))
+    turn = Turn(run.store, asked.node.key, whoami(isinstance(body, AsyncGeneratorType)))
     try:
         kept, why = (yield Blocking(_find, step, asked)) if run.resumed and not fresh else (None, None)
         if kept is None:

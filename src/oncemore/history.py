@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import islice
 from typing import Any, Union
@@ -12,6 +11,7 @@ from typing import Any, Union
 from . import archive, events, exchange, intents, records, reshape, verification
 from .comparison import Comparison, compare
 from .errors import UsageError
+from .facts import dataclass
 from .intents import Unknown
 from .looking import over
 from .opening import default_store

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 from .codec import Decoded
 from .errors import UnknownOutcome, UsageError
+from .facts import dataclass
 from .nodes import Node
 from .shelf import Shelf
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Union
 
 from .durations import Duration, seconds
 from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
 from .events import SnapshotSaved
+from .facts import dataclass
 from .fingerprint.values import digest
+from .functions import kind_of
+from .modules import loading
 from .surroundings.objects import Roots
 from .surroundings.rng import Generators, states
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from .runs import Run
 
 OnError = Literal["raise", "collect"]
@@ -53,7 +54,7 @@ def map_items(
         raise UsageError(f"on_error is 'raise' or 'collect', not {on_error!r}")
     todo = list(items)
     progress = _progress(run, step, name, len(todo))
-    if inspect.iscoroutinefunction(step):
+    if kind_of(step) == "coroutine":
         return _gather(step, todo, concurrency, on_error, progress)
     return _spread(step, todo, concurrency, on_error, progress)
 
@@ -71,6 +72,9 @@ def _progress(run: Run, step: Callable[[Any], Any], name: str | None, total: int
 def _spread(
     step: Callable[[Any], Any], items: Sequence[Any], concurrency: int, on_error: OnError, progress: Progress
 ) -> Results:
+    with loading:
+        from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
     advance: Callable[[], None]
 
     def one(index: int, item: Any) -> Any:
@@ -99,6 +103,8 @@ def _spread(
 async def _gather(
     step: Callable[[Any], Any], items: Sequence[Any], concurrency: int, on_error: OnError, progress: Progress
 ) -> Results:
+    import asyncio
+
     free = asyncio.Semaphore(concurrency)
     advance: Callable[[], None]
 

@@ -10,10 +10,16 @@ import importlib
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from functools import cache
 from types import ModuleType
 from typing import Any
+
+# Held while something is loaded in the midst of a program, not with oncemore: a child that is forked while another thread
+# imports would wait for that thread forever. So a fork waits until it is done.
+loading = threading.RLock()
+os.register_at_fork(before=loading.acquire, after_in_parent=loading.release, after_in_child=loading.release)
 
 
 @cache

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
 from blake3 import blake3
 
 from .codec import Encoded, Naming
+from .facts import dataclass, field
 from .fingerprint import Part
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import records
 from .errors import IntegrityError, StoreError, warn
 from .events import Event, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted
+from .facts import dataclass
 from .fingerprint.shown import is_secret, masked
 from .records import Record, record_key, sealed, signed
 from .secret import secret
@@ -46,7 +45,7 @@ class Opened:
 
 def open_run(run: Run, *, announce: bool) -> Opened:
     """Find or make the run in its store. `announce` is off for workers that take part in another's scope."""
-    mark = secrets.token_hex(4) if announce else ""
+    mark = os.urandom(4).hex() if announce else ""
     try:
         while True:
             opened = _found(run, mark) or _made(run, mark)
@@ -104,7 +103,7 @@ def _made(run: Run, mark: str) -> Opened | None:
 def _set_aside(run: Run, data: Bytes | None, error: IntegrityError) -> None:
     """A damaged record does not count, and is not lost."""
     key = record_key(run.id)
-    aside = f"damaged/{key}/{secrets.token_hex(4)}"
+    aside = f"damaged/{key}/{os.urandom(4).hex()}"
     if data is None:  # not even the store can read it
         warn(f"run {run.id} starts anew, its record is removed: {error}")
         run.store.commit(delete=[key])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, Union, overload
 
@@ -13,6 +12,7 @@ from .blobs import keeping
 from .codec import Decoded, loads
 from .errors import CodecError, NotRecorded, StoreError, UsageError, warn
 from .events import Event
+from .facts import dataclass, field, replace
 from .reasons import Explanation, why
 from .records import Generation, Record, adds, read_facts, read_log
 from .secret import secret

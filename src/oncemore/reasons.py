@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .errors import IntegrityError, UsageError
 from .events import Event, StepCompleted, StepFailed, StepNotKept
+from .facts import dataclass, field
 from .fingerprint import Part
 from .fingerprint.shown import rows_differing
+from .modules import loading
 from .nodes import Node
 from .shelf import Shelf
 from .stores import Store
@@ -33,6 +33,8 @@ class Change:
 
     def diff(self) -> str:
         """The change of the source, as a unified diff; empty if it is no code, or its source is not known."""
+        with loading:
+            import difflib
         then, now = (source.splitlines() for source in self._sources)
         return "\n".join(difflib.unified_diff(then, now, "before", self.where or "now", lineterm=""))
 
@@ -116,6 +118,8 @@ def why(store: Store, run_id: str, facts: Sequence[Event], which: str) -> Explan
     ran = [event for event in facts if isinstance(event, (StepCompleted, StepFailed, StepNotKept))]
     last = next((event for event in reversed(ran) if which in (event.node, event.step)), None)
     if last is None:
+        with loading:
+            import difflib
         names = sorted({name for event in ran for name in (event.step, event.node)})
         near = difflib.get_close_matches(which, names, 3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join({e.step: 0 for e in ran})}"

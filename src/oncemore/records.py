@@ -7,17 +7,17 @@ writing one small record, whatever the run holds. All changes go through `change
 from __future__ import annotations
 
 import json
-import secrets
+import os
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, unquote
 
 from .codec import seal, unseal
 from .errors import IntegrityError, UsageError, warn
 from .events import Event
+from .facts import asdict, dataclass, field, names, replace
 from .secret import secret
 from .stores import Bytes, Hold, Store
 
@@ -70,7 +70,7 @@ class Record:
 
     @staticmethod
     def new(workflow: str | None) -> Record:
-        uid = secrets.token_hex(8)
+        uid = os.urandom(8).hex()
         return Record(uid, workflow, generations=[Generation(f"node/{uid}/", f"event/{uid}/")])
 
     def branch(self, log: str, cut: int) -> None:
@@ -86,7 +86,7 @@ class Record:
         return []
 
     def _move(self) -> None:
-        self.generations.append(Generation(f"node/{self.uid}.{secrets.token_hex(3)}/", self.log))
+        self.generations.append(Generation(f"node/{self.uid}.{os.urandom(3).hex()}/", self.log))
 
 
 def checked(run_id: str) -> str:
@@ -118,7 +118,7 @@ def sealed_as(key: str) -> str | None:
 def parse(key: str, data: Bytes) -> Record:
     """The record in an entry; IntegrityError if the entry cannot be trusted."""
     facts: dict[str, Any] = json.loads(bytes(unseal(data, key, secret())))
-    known = {name: facts[name] for name in Record.__dataclass_fields__ if name in facts}
+    known = {name: facts[name] for name in names(Record) if name in facts}
     known["generations"] = [Generation(**each) for each in known["generations"]]
     known["undo"] = [[Generation(**each) for each in past] for past in known["undo"]]
     known["parent"] = tuple(known["parent"]) if known["parent"] else None

@@ -7,7 +7,6 @@ What it does outside of steps, it does. What it prints goes to standard error.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from blake3 import blake3
@@ -15,6 +14,7 @@ from blake3 import blake3
 from . import records
 from .errors import UsageError
 from .events import Event, StepAdopted, StepCompleted
+from .facts import dataclass, field
 from .looking import Looking
 from .nodes import Kept, Node
 from .outcomes import difference, outcome

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from . import records
 from .blobs import release, sweep, used
 from .errors import UsageError
 from .events import Event, Forked, RollbackUndone, RolledBack, RunRenamed
+from .facts import replace
 from .past import Checkpoint, fold, recount
 from .records import Record, checked, needed, parse, read, record_key, sealed, signed
 from .secret import secret

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,6 +18,7 @@ from .durations import Duration, seconds
 from .earlier import cover
 from .errors import IntegrityError, UsageError
 from .events import CheckpointsPruned, Event
+from .facts import dataclass
 from .past import Checkpoint, count, fold
 from .records import Record
 from .reshape import clean, ever

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import os
@@ -17,6 +16,7 @@ from .codec import Encoded
 from .earlier import earlier
 from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
 from .events import Event
+from .facts import replace
 from .fingerprint.values import digest
 from .loops import Every, OnError, Results, loop, map_items
 from .nodes import Kept, Node
@@ -269,7 +269,7 @@ class Run(Past):
         if known is not None:
             return known
         key, entry = self.snapshot()
-        fact = dataclasses.replace(fact, snapshot=key)
+        fact = replace(fact, snapshot=key)
         self.shelf.write_snapshot(entry, fact)
         self.told(fact)
         saved = self._passed.saved(fact, self)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import secrets
 import sys
 import threading
 from collections.abc import Mapping
@@ -73,7 +71,7 @@ class checkpoint_scope:
     def _open(self) -> Run:
         run_id, origin = (self._run_id, "") if self._run_id else _derived()
         if disabled():  # nothing is kept, and what asks the run for its past finds it empty
-            store = open_store(f"memory://disabled-{secrets.token_hex(8)}")
+            store = open_store(f"memory://disabled-{os.urandom(8).hex()}")
         else:
             store = default_store() if self._store is None else open_store(self._store)
         run = new_run(run_id, store, **self._options).open()
@@ -101,11 +99,15 @@ class checkpoint_scope:
         _leave(self._exit(), error)
 
     async def __aenter__(self) -> Run:
+        import asyncio
+
         return self._enter(await asyncio.to_thread(self._open))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
+        import asyncio
+
         await asyncio.to_thread(_leave, self._exit(), error)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from functools import lru_cache
 from pathlib import Path
 
@@ -56,11 +55,11 @@ def _read(path: Path) -> bytes:
 
 def _create(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = path.with_name(f"key.{secrets.token_hex(8)}")
+    draft = path.with_name(f"key.{os.urandom(8).hex()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with open(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(32))
+            file.write(os.urandom(32))
         try:
             os.link(draft, path)  # unlike rename, never replaces the key of a process that was quicker
         except FileExistsError:

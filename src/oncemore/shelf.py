@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import secrets
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -14,6 +13,7 @@ from .codec import Decoded, Encoded, Naming, encode, seal, unseal
 from .earlier import Older, cover, fates
 from .errors import IntegrityError, OncemoreError
 from .events import Event, SnapshotSaved, StepCompleted, StepForgotten
+from .facts import replace
 from .fingerprint import Part
 from .near import Near
 from .nodes import Kept, Node, variant_key
@@ -226,7 +226,7 @@ class Shelf:
 
     def new_items(self) -> str:
         """The beginning of the keys of one generator's chunks."""
-        return f"{self.home}#/{secrets.token_hex(8)}/"
+        return f"{self.home}#/{os.urandom(8).hex()}/"
 
     def encode_chunk(self, items: str, number: int, pickled: list[bytes], roots: list[Any]) -> Encoded:
         """Some items of a generator, each pickled already, and the roots that each names objects under."""

@@ -14,20 +14,18 @@ from typing import (
     Protocol,
     TypedDict,
     TypeVar,
-    cast,
     overload,
 )
-
-import wrapt
 
 from . import current
 from .asked import Asked
 from .calls import Definition
-from .current import current_run, opened, run_here
+from .current import here, opened, run_here
 from .durations import Duration
 from .errors import UsageError
 from .fingerprint import Fingerprint, Key
 from .modules import came_from, find_module
+from .proxy import Lookalike, Proxy
 from .reasons import Explanation
 from .runs import Reference
 from .surroundings.patterns import Outputs
@@ -38,33 +36,23 @@ R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
 
-if TYPE_CHECKING:  # of wrapt's classes, a type checker should see a function's attributes and no more
+if TYPE_CHECKING:  # a type checker should see a function's attributes and no more
     from typing_extensions import Unpack
 
-    class _Attributes(Generic[P, R]):
+    class _Function(Generic[P, R]):
         __wrapped__: Callable[P, R]
         __name__: str
         __qualname__: str
-        __class__: Any
 
-    class _FunctionWrapper:
-        _self_parent: Any
-        _self_instance: Any
-        _self_owner: Any
-        _self_binding: str
+        def __init__(self, wrapped: object) -> None: ...
 
-        def __init__(self, wrapped: object, wrapper: object) -> None: ...
-        def __get__(self, instance: Any, owner: Any = None) -> Any: ...
-
-    class _BoundFunctionWrapper(_FunctionWrapper): ...
-
-    _Proxy = wrapt.ObjectProxy[Any]
 else:
-    _Attributes, _Proxy = Generic, wrapt.ObjectProxy
-    _FunctionWrapper, _BoundFunctionWrapper = wrapt.FunctionWrapper, wrapt.BoundFunctionWrapper
+
+    class _Function(Proxy, Generic[P, R]):
+        pass
 
 
-class _Verbs(_Attributes[P, R]):
+class _Verbs(_Function[P, R]):
     """What can be asked of a step, bound to an instance or not."""
 
     def _parts(self) -> tuple[Definition, Reference | None, tuple[Any, ...]]:
@@ -107,52 +95,49 @@ class _Verbs(_Attributes[P, R]):
         return definition.fingerprint((*first, *args), kwargs)
 
 
-class Step(_Verbs[P, R], _FunctionWrapper):
+class Step(_Verbs[P, R]):
     """A function decorated with `@checkpointed`. It is called, inspected and typed like the function itself."""
 
-    # No annotated names here: they would hide the `__annotations__` of the function.
+    __slots__ = ("_alone", "_definition", "_function", "_reference")
 
     def __init__(self, wrapped: Callable[P, R], options: dict[str, Any], reference: Reference | None = None) -> None:
-        super().__init__(wrapped, _unused)
-        function = wrapped.__func__ if isinstance(wrapped, (classmethod, staticmethod)) else wrapped
-        self._self_definition = Definition(function, options)
-        self._self_function: Callable[P, R] = self._self_definition.function
-        self._self_alone = not options["share"] and reference is None  # outside a scope, nobody keeps its results
-        self._self_reference = reference
-
-    __class__ = property(lambda self: Step)  # so that pickling by value does not take us for the plain function
+        super().__init__(wrapped)
+        function: Any = wrapped.__func__ if isinstance(wrapped, (classmethod, staticmethod)) else wrapped
+        self._function: Callable[P, R] = function
+        self._definition = Definition(function, options)
+        self._reference = reference
+        self._alone = not options["share"] and reference is None  # outside a scope, nobody keeps its results
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if not opened and self._self_alone and current_run() is None and current.rehearsal is None:
-            result: R = self._self_function(*args, **kwargs)
-            return result
-        result = self._self_call(args, kwargs)
+        run = here(None)
+        if (not opened if run is None else run.disabled) and self._alone and current.rehearsal is None:
+            return self._function(*args, **kwargs)
+        definition = self._definition
+        run = definition.home(self._reference)
+        result: R = definition.plainly(args, kwargs) if run is None else definition.call(run, args, kwargs)
         return result
 
-    def _self_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        definition = self._self_definition
-        run = definition.home(self._self_reference)
-        return definition.plainly(args, kwargs) if run is None else definition.call(run, args, kwargs)
-
     def _parts(self) -> tuple[Definition, Reference | None, tuple[Any, ...]]:
-        return self._self_definition, self._self_reference, ()
+        return self._definition, self._reference, ()
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Step[P, R]: ...
     @overload
     def __get__(self: Step[Concatenate[S, Q], T], instance: S, owner: type | None = None) -> BoundStep[Q, T]: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return super().__get__(instance, owner)
+        wrapped: Any = self.__wrapped__
+        bound = wrapped.__get__(instance, owner) if hasattr(wrapped, "__get__") else wrapped
+        return self if bound is wrapped else BoundStep(self, bound, owner)
 
     @property
     def __checkpoint_code__(self) -> object:
         """What counts of this step, besides its function, for steps that call it."""
-        return self._self_definition.options["version"]
+        return self._definition.options["version"]
 
-    def _self_run(self) -> Reference | None:
+    def _run(self) -> Reference | None:
         """The run that goes along in a pickle."""
         run = run_here()
-        return self._self_reference if run is None else run.reference
+        return self._reference if run is None else run.reference
 
     def __copy__(self) -> Step[P, R]:
         return self  # as copying a function gives the function itself
@@ -161,45 +146,39 @@ class Step(_Verbs[P, R], _FunctionWrapper):
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        reference = self._self_run()
+        reference = self._run()
         module, name = self.__wrapped__.__module__, self.__wrapped__.__qualname__
         if module != "__main__" and _by_name(module, name) is self:
             return _load_named, (module, name, reference)
-        return _load, (_Bare(self.__wrapped__), self._self_definition.options, reference)
+        kind = type(self.__wrapped__) if self._function is not self.__wrapped__ else None
+        return _load, (_Bare(self._function), self._definition.options, reference, kind)
 
 
-class BoundStep(_Verbs[P, R], _BoundFunctionWrapper):
+class BoundStep(_Verbs[P, R]):
     """A step taken from an instance or a class."""
 
-    __class__ = property(lambda self: BoundStep)
+    __slots__ = ("_first", "_owner", "_step")
+
+    def __init__(self, step: Step[Any, R], bound: Any, owner: type | None) -> None:
+        super().__init__(bound)
+        self._step, self._owner = step, owner
+        self._first: tuple[Any, ...] = () if isinstance(step.__wrapped__, staticmethod) else (bound.__self__,)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        result: R = self._self_parent(*self._first(), *args, **kwargs)
-        return result
+        return self._step(*self._first, *args, **kwargs)
 
-    def _first(self) -> tuple[Any, ...]:
-        if self._self_binding == "classmethod":
-            return (cast(Any, self.__wrapped__).__self__,)
-        return () if self._self_binding == "staticmethod" or self._self_instance is None else (self._self_instance,)
+    def __get__(self, instance: object, owner: type | None = None) -> BoundStep[P, R]:
+        return self
 
     def _parts(self) -> tuple[Definition, Reference | None, tuple[Any, ...]]:
-        return self._self_parent._self_definition, self._self_parent._self_reference, self._first()
+        return self._step._definition, self._step._reference, self._first
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        first = self._first()
-        owner = first[0] if first else self._self_owner
-        return _load_bound, (owner, self.__wrapped__.__name__, self._self_parent._self_run())
+        owner = self._first[0] if self._first else self._owner
+        return _load_bound, (owner, self.__wrapped__.__name__, self._step._run())
 
 
-Step.__bound_function_wrapper__ = BoundStep  # type: ignore[attr-defined]
-
-
-def _unused(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """wrapt wants a wrapper function; `Step.__call__` does without."""
-    raise AssertionError
-
-
-class _Bare(_Proxy):
+class _Bare(Lookalike):
     """A step's own function on its way through a pickle.
 
     pickle asks `__reduce_ex__` and goes by name; cloudpickle sees a function and takes its code along, which is what a
@@ -224,27 +203,28 @@ def _by_name(module: str, name: str) -> Any:
 
 
 def _load_bare(module: str, name: str) -> Any:
-    return _by_name(module, name).__wrapped__
+    return _by_name(module, name)._function
 
 
 def _load_named(module: str, name: str, reference: Reference | None) -> Any:
     found = _by_name(module, name)
-    return found if reference is None else Step(found.__wrapped__, found._self_definition.options, reference)
+    return found if reference is None else Step(found.__wrapped__, found._definition.options, reference)
 
 
 def _load_bound(owner: Any, name: str, reference: Reference | None) -> Any:
     found = getattr(owner, name)
     if reference is None:
         return found
-    step = Step(found._self_parent.__wrapped__, found._self_parent._self_definition.options, reference)
-    return step.__get__(found._self_instance, found._self_owner)
+    step = Step(found._step.__wrapped__, found._step._definition.options, reference)
+    return BoundStep(step, found.__wrapped__, found._owner)
 
 
-def _load(bare: Any, options: dict[str, Any], reference: Reference | None) -> Any:
+def _load(bare: Any, options: dict[str, Any], reference: Reference | None, kind: Any) -> Any:
     came_from(bare.__globals__)
     found = _by_name(bare.__module__, bare.__qualname__)
-    same = isinstance(found, Step) and found.__wrapped__ is bare
-    return found if same and reference is None else Step(bare, options, reference)
+    if isinstance(found, Step) and found._function is bare and reference is None:
+        return found
+    return Step(bare if kind is None else kind(bare), options, reference)
 
 
 class Decorator(Protocol):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from . import events
 from .events import Event
+from .facts import asdict, dataclass
+from .modules import loading
 
 
 class StepSummary(NamedTuple):
@@ -80,6 +80,8 @@ class Summary:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
+        with loading:
+            import html
         head, *rows = self._rows()
 
         def line(cells: Sequence[str], tag: str) -> str:

@@ -8,9 +8,7 @@ waiting and run the generator themselves: twice is better than never.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import secrets
 import threading
 import time
 from typing import Any
@@ -25,7 +23,11 @@ _RUNS = "runs"
 
 def whoami(asynchronous: bool) -> object:
     """Who would wait for himself: the task; where waiting stops the whole thread, the thread."""
-    return asyncio.current_task() if asynchronous else threading.get_ident()
+    if not asynchronous:
+        return threading.get_ident()
+    import asyncio
+
+    return asyncio.current_task()
 
 
 class Turn:
@@ -117,5 +119,5 @@ def take_turn(turn: Turn, step: str) -> Path[None]:
                 )
                 return
             # not in step with a consumer who takes as long for every two items
-            look = now + _PATIENCE / 20 * (1 + secrets.randbelow(100) / 100)
+            look = now + _PATIENCE / 20 * (1 + os.urandom(1)[0] / 256)
         yield Pause(_POLL)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -16,6 +15,7 @@ from .blobs import use
 from .codec import Decoded, unseal
 from .errors import CheckpointWarning, IntegrityError, UsageError
 from .events import RunImported, StepForgotten
+from .facts import dataclass, field
 from .past import Checkpoint, fold
 from .records import Record, read_log, run_id_of, sealed_as
 from .reshape import owners

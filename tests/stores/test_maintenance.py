@@ -79,11 +79,15 @@ def test_space_is_given_back(tmp_path):
 def test_damaged_entries_are_named_and_stay(tmp_path):
     store = DiskStore(tmp_path)
     store.commit(put={key: [key.encode() * 50_000] for key in "abc"} | {"small": [b"s"]})
-    rows = store._database._con.execute("SELECT key, filename FROM Cache WHERE filename IS NOT NULL").fetchall()
+    rows = (
+        store._database._session()
+        .connection.execute("SELECT key, filename FROM Cache WHERE filename IS NOT NULL")
+        .fetchall()
+    )
     names = dict(rows)
     (tmp_path / names["a"]).unlink()
     (tmp_path / names["b"]).write_bytes(b"short")
-    store._database._con.execute("UPDATE Cache SET mode = 4 WHERE key = 'small'")
+    store._database._session().connection.execute("UPDATE Cache SET mode = 4 WHERE key = 'small'")
     assert store.maintain().damaged == ["a", "b", "small"]
 
 

@@ -200,18 +200,6 @@ def test_diskcache_itself_can_open_it(tmp_path):
     assert store.commit(put={"small": [b"t"]})
 
 
-def test_diskcaches_own_methods_work_on_our_database_and_take_only_bytes_and_text(tmp_path):
-    database = DiskStore(tmp_path)._database
-    assert database.set("a", b"1")
-    assert database.get("a") == b"1"
-    assert database.set("large", b"x" * 50_000)
-    assert bytes(database.get("large")) == b"x" * 50_000
-    assert list(database.iterkeys()) == ["a", "large"]
-    for key, value in (((1, 2), b""), (1, b""), ("b", "text"), ("b", [1]), ("b", 3), ("b", object())):
-        with pytest.raises(TypeError):
-            database.set(key, value)
-
-
 def test_the_directory_of_another_program_is_refused(tmp_path):
     with diskcache.Cache(str(tmp_path)) as cache:
         cache["theirs"] = object

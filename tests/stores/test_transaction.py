@@ -124,10 +124,10 @@ def test_an_entry_deleted_between_row_and_reading_is_absent(store, tmp_path, mon
 def test_deleting_ten_thousand_entries_touches_only_those(tmp_path):
     store = DiskStore(tmp_path)
     store.commit(put={f"k{number:05}": [b"v"] for number in range(12_000)})
-    plan = store._database._con.execute(
+    plan = store._database._session().connection.execute(
         "EXPLAIN QUERY PLAN DELETE FROM Cache WHERE key IN (?, ?) AND raw = 1", ("a", "b")
     )
     assert "Cache_key_raw (key=? AND raw=?)" in str(plan.fetchall())
-    before = store._database._con.total_changes
+    before = store._database._session().connection.total_changes
     store.commit(delete=[f"k{number:05}" for number in range(10_000)])
-    assert store._database._con.total_changes - before == 10_000
+    assert store._database._session().connection.total_changes - before == 10_000

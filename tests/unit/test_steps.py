@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import copy
+import dataclasses
+import doctest
 import functools
 import inspect
 import pickle
+import types
+import typing
+import weakref
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -347,6 +354,158 @@ def test_a_bound_step_pickles_with_its_instance() -> None:
     assert pickle.loads(pickle.dumps(Branch.step_of_classmethod))(2) == ("Branch", 2)
     assert pickle.loads(pickle.dumps(Branch.classmethod_of_step))(2) == ("Branch", 2)
     assert pickle.loads(pickle.dumps(Branch.step_of_staticmethod))(2) == 2
+
+
+def test_a_step_of_a_class_or_static_method_can_be_pickled_by_value(script: Script) -> None:
+    done = script("""
+        import cloudpickle
+        from oncemore import checkpointed
+
+        class Shop:
+            @checkpointed
+            @classmethod
+            def named(cls, x): return cls.__name__, x
+            @checkpointed
+            @staticmethod
+            def checked(x): return -x
+            @checkpointed
+            def price(self, x): return x + 1
+
+        shop = cloudpickle.loads(cloudpickle.dumps(Shop))
+        print(shop.named(1), shop.checked(2), shop().price(3), cloudpickle.loads(cloudpickle.dumps(Shop().price))(4))
+    """)
+    assert done.out == "('Shop', 1) -2 4 5\n"
+
+
+def _error_of(work: Callable[[], Any]) -> str:
+    with pytest.raises(AttributeError) as error:
+        work()
+    return str(error.value)
+
+
+LIKE_ITS_FUNCTION: dict[str, Callable[[Any], Any]] = {
+    "name": lambda f: (f.__name__, f.__qualname__, f.__module__, f.__doc__),
+    "annotations": lambda f: (f.__annotations__, typing.get_type_hints(f), inspect.get_annotations(f)),
+    "code": lambda f: (f.__code__, f.__defaults__, f.__kwdefaults__, f.__closure__, f.__globals__ is globals()),
+    "attributes": lambda f: f.__dict__,
+    "signature": inspect.signature,
+    "full arguments": inspect.getfullargspec,
+    "source": lambda f: (inspect.getsource(f), inspect.getsourcelines(f)),
+    "documentation": inspect.getdoc,
+    "module": inspect.getmodule,
+    "kind": lambda f: (inspect.isroutine(f), inspect.iscoroutinefunction(f), inspect.isgeneratorfunction(f)),
+    "hash": hash,
+    "truth": bool,
+    "text": str,
+    "partial": lambda f: inspect.signature(functools.partial(f, 1)),
+    "wraps": lambda f: {k: v for k, v in vars(functools.wraps(f)(lambda: None)).items() if k != "__wrapped__"},
+    "no attribute": lambda f: hasattr(f, "__len__") or hasattr(f, "__iter__") or hasattr(f, "__enter__"),
+    "no such attribute": lambda f: _error_of(lambda: f.nothing),
+    "weak reference": lambda f: weakref.ref(f)() is f,
+    "doctests": lambda f: [test.docstring for test in doctest.DocTestFinder().find(f, "f")],
+    "a default of a dataclass": lambda f: dataclasses.make_dataclass("D", [("f", Any, f)])().f is f,
+    "bound": lambda f: (inspect.signature(f.__get__(3)), f.__get__(3).__self__, f.__get__(None, int) is f),
+    "a method": lambda f: inspect.signature(types.MethodType(f, 3)),
+}
+
+
+@pytest.mark.parametrize("look", LIKE_ITS_FUNCTION)
+def test_a_step_is_seen_as_its_function(look: str) -> None:
+    for step in (double, later):
+        assert LIKE_ITS_FUNCTION[look](step) == LIKE_ITS_FUNCTION[look](step.__wrapped__)
+
+
+def test_a_step_taken_from_a_class_is_the_step_itself() -> None:
+    assert Shop.price is vars(Shop)["price"]
+    assert isinstance(Branch.price, Step)
+
+
+class Alike(Shop):
+    cost = Shop.price  # under another name
+
+
+def test_a_step_is_bound_whatever_its_name_in_the_class(ran: Ran) -> None:
+    assert Alike(3).cost(2) == Alike.cost(Alike(3), 2) == 6
+
+
+def test_what_is_bound_already_stays_bound() -> None:
+    class Other:
+        price = Shop(5).price
+        named = Branch.step_of_classmethod
+
+    assert (Other().price(2), Other().named(1)) == (10, ("Branch", 1))
+
+
+def test_other_decorators_take_a_step_for_a_function() -> None:
+    class Kinds(abc.ABC):
+        @property
+        @checkpointed
+        def value(self) -> int:
+            return 1
+
+        @functools.cached_property
+        @checkpointed
+        def kept(self) -> int:
+            return 2
+
+        @checkpointed
+        @abc.abstractmethod
+        def one(self) -> int: ...
+
+        @abc.abstractmethod
+        @checkpointed
+        def other(self) -> int: ...
+
+        @checkpointed
+        def add(self, x: int, y: int) -> int:
+            return x + y
+
+        more = functools.partialmethod(add, 1)  # type: ignore[arg-type]
+
+    class Real(Kinds):
+        def one(self) -> int:
+            return 3
+
+        def other(self) -> int:
+            return 4
+
+    assert Kinds.__abstractmethods__ == {"one", "other"}
+    real = Real()
+    assert (real.value, real.kept, real.more(2)) == (1, 2, 3)
+
+    @functools.singledispatch
+    def kind(x: object) -> str:
+        return "object"
+
+    kind.register(checkpointed(_of_int))
+    assert (kind(1), kind("")) == ("int", "object")
+
+
+def _of_int(x: int) -> str:
+    return "int"
+
+
+def test_a_step_can_be_patched_like_a_function() -> None:
+    with mock.patch.object(double, "label", 1, create=True):
+        assert double.label == 1  # type: ignore[attr-defined]
+    assert not hasattr(double, "label")
+    with mock.patch.object(double, "recall", return_value=9):
+        assert double.recall(1) == 9
+    with pytest.raises(UsageError):
+        double.recall(1)
+    with mock.patch.object(Shop, "price", autospec=True, return_value=7):
+        assert Shop().price(1) == 7
+
+
+def test_attributes_that_are_set_on_a_step_are_its_functions() -> None:
+    step: Any = checkpointed(lambda x: x)
+    for name in ("__doc__", "__name__", "__qualname__", "__module__", "label"):
+        setattr(step, name, "mine")
+        assert getattr(step, name) == getattr(step.__wrapped__, name) == "mine"
+    step.__annotations__ = {"x": int}
+    assert step.__wrapped__.__annotations__ == {"x": int}
+    del step.label
+    assert not hasattr(step.__wrapped__, "label")
 
 
 def test_attributes_can_be_set_as_on_a_function() -> None:

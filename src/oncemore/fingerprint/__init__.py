@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Literal, Union
 
 from ..errors import FingerprintError, UsageError
+from ..facts import dataclass, replace
 from .binding import Binder
 from .code import Code
 from .inputs import file_identity

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any, Literal
 
 from ..errors import FingerprintError
-from ..modules import name_of_namespace
+from ..facts import dataclass, field
+from ..modules import loading, name_of_namespace
 from . import values
 from .shown import Part, is_secret, masked, short
 from .source import class_text, own
@@ -84,12 +84,12 @@ class Code:
 
 
 def _versions(names: Iterable[str]) -> dict[str, str]:
-    from importlib import metadata
-
     found: dict[str, str] = {}
     for name in sorted(names):
         version = getattr(sys.modules.get(name), "__version__", None)  # reading all metadata would take too long
         if not isinstance(version, str):
+            with loading:
+                from importlib import metadata
             try:
                 version = metadata.version(name)
             except metadata.PackageNotFoundError:  # a module of the project's, or of nobody's

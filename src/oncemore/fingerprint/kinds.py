@@ -137,6 +137,7 @@ WHOLE: dict[str, Describe] = {
     "types.SimpleNamespace": lambda v: Parts("namespace", [type(v), *attributes(v)], by_attribute),
     "_wrappers.ObjectProxy": _proxy,
     "wrapt.wrappers.ObjectProxy": _proxy,
+    "oncemore.proxy.Proxy": _proxy,
 }
 
 # A place in a process, not a value. Named here so that the error says "an Event" and not "a lock" further down.

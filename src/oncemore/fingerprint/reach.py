@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from opcode import hasconst, opmap
 from types import CodeType
 
+from ..facts import dataclass
 from .tree import Import
 
 _CACHE = opmap.get("CACHE", -1)

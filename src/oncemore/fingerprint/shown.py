@@ -8,11 +8,11 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from ..errors import FingerprintError
+from ..facts import dataclass, field
 from .values import digest
 
 _LONGEST = 60

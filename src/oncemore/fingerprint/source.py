@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import linecache
 import os
-from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
+from ..facts import dataclass, field
 from .kept import listing_of
 from .listing import COUNTING, FUTURES, Listing
 from .reach import CONSTANTS, instructions, reads

@@ -14,11 +14,11 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import FingerprintError
+from ..facts import dataclass
 from ..modules import (
     canonical_name,
     is_importable_project,

@@ -91,10 +91,16 @@ def open_store(target: str | os.PathLike[str] | Store) -> Store:
     `./.oncemore`, `~/runs` and `Path(...)` are directories, as are `disk:///abs/path?durable=power` and
     `disk:relative/path`; `memory://name` lives as long as the process.
     """
-    if isinstance(target, Store):
-        return target
+    if not isinstance(target, (str, os.PathLike)):
+        return _checked(target)
     module, opener, url = _found(target)
     return cast("Callable[[str], Store]", getattr(import_module(module), opener))(url)
+
+
+def _checked(store: Store) -> Store:
+    if not isinstance(store, Store):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"a store is a path, a URL or a Store, not {store!r}")
+    return store
 
 
 def default_target() -> str:
@@ -104,7 +110,8 @@ def default_target() -> str:
 
 def store_exists(target: str | os.PathLike[str] | Store) -> bool:
     """Whether there is a store at a path or URL by now: `open_store` would make one where there is none."""
-    if isinstance(target, Store):
+    if not isinstance(target, (str, os.PathLike)):
+        _checked(target)
         return True
     module, _, url = _found(target)
     exists: Callable[[str], bool] | None = getattr(import_module(module), "exists", None)

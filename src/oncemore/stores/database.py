@@ -18,14 +18,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote
 from weakref import WeakSet
 
-import diskcache
-from diskcache.core import DBNAME
-
 from ..errors import StoreDamaged, StoreError, UsageError, warn
-from .creation import FORMAT, create
+from .creation import create
 from .filesystem import describe
 from .locks import LockFile
-from .values import INLINE, BytesDisk
+from .values import DBNAME, FORMAT, BytesDisk
 
 TIMEOUT = 60.0  # seconds that a writer waits for the others
 _MOMENT = 0.05  # seconds
@@ -72,22 +69,15 @@ class Session:
                 connection.close()
 
 
-class Database(diskcache.Cache):
+class Database:
     """The tables of the store in `directory`."""
 
-    # What diskcache would read from its settings; here they are not for a file to say.
-    eviction_policy = "none"
-    cull_limit = 0
-    statistics = 0
-    _txn_id = None
-
     def __init__(self, directory: str, locks: LockFile, *, durable: bool) -> None:
-        # Not super().__init__: that rewrites every setting at each opening, and fails where nothing can be written.
         self._directory = directory
         self.path = os.path.join(directory, DBNAME)
         self._locks = locks
         self._durable = durable
-        self.values = self._disk = BytesDisk(directory, min_file_size=INLINE)
+        self.values = BytesDisk(directory)
         self.values.fsync = durable
         self._local = threading.local()
         self._sessions: WeakSet[Session] = WeakSet()
@@ -166,12 +156,6 @@ class Database(diskcache.Cache):
         for session in list(self._sessions):
             with session.lock:
                 session.close()
-
-    @property
-    def _con(self) -> sqlite3.Connection:
-        connection = self._session().connection
-        assert connection is not None
-        return connection
 
     def _session(self) -> Session:
         session: Session | None = getattr(self._local, "session", None)

@@ -13,8 +13,6 @@ from typing import Literal, cast
 from urllib.parse import parse_qsl, quote, unquote_to_bytes
 from weakref import WeakValueDictionary
 
-from diskcache.core import DBNAME, MODE_RAW
-
 from ..errors import IntegrityError, StoreError, UsageError
 from . import Bytes, Frames, Hold, Store, open_store
 from .database import Database, fetch, opening
@@ -23,7 +21,7 @@ from .keys import above_prefix, first_key
 from .locks import lock_file
 from .maintenance import Maintenance, maintain, orphans, shrink
 from .transaction import CHUNK, COLUMNS, SELECT, Change
-from .values import Row
+from .values import DBNAME, MODE_RAW, Row
 
 _RANGE = "FROM Cache WHERE key >= ? AND key < ? AND raw = 1 ORDER BY key LIMIT ?"
 _SCAN = f"SELECT key, 1, {COLUMNS} {_RANGE}"

@@ -7,14 +7,12 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import cast
 
-from diskcache.core import DBNAME, MODE_BINARY, MODE_RAW
-
+from ..facts import dataclass, field
 from .database import Database, fetch
 from .transaction import CHUNK, SELECT
-from .values import BytesDisk, Row
+from .values import DBNAME, MODE_BINARY, MODE_RAW, BytesDisk, Row
 
 _NOT_INLINE = (
     "SELECT key FROM Cache WHERE raw = 1 AND NOT (mode = 1 AND filename IS NULL AND typeof(value) = 'blob')"

@@ -1,6 +1,6 @@
 """How a disk store keeps a value: small ones in the row, large ones in a file of their own.
 
-This is diskcache's `Disk` with everything taken out that could run or reach something: keys are text, values are bytes,
+The columns are those of diskcache's `Disk`, without all that could run or reach something: keys are text, values are bytes,
 nothing is ever unpickled, and a row can only name a file that this module could have made.
 """
 
@@ -16,14 +16,14 @@ import threading
 from collections.abc import Sequence
 from typing import cast
 
-import diskcache
-from diskcache.core import MODE_BINARY, MODE_RAW
-
 from ..bulk import allocate
 from ..errors import IntegrityError
 from . import Bytes, Frames
 from .filesystem import RESERVING_FILE_SYSTEMS, describe, file_system
 
+DBNAME = "cache.db"  # as in diskcache, like the modes: a value in its row, a value in its file
+MODE_RAW, MODE_BINARY = 1, 2
+FORMAT = 1  # of the store
 INLINE = 1 << 15  # values below this size live in their row
 _BY_TWO = 1 << 23  # values from this size on are read by two threads
 _RESERVED = (
@@ -35,29 +35,20 @@ _NAME = re.compile(r"[0-9a-f]{2}/[0-9a-f]{30}\.val")
 Row = tuple[int, int, "str | None", "bytes | None"]  # the columns size, mode, filename, value
 
 
-class BytesDisk(diskcache.Disk):
+class BytesDisk:
     """Bytes in rows and files."""
 
     fsync = False
 
-    def put(self, key: object) -> tuple[str, bool]:
-        """The columns key and raw."""
-        if not isinstance(key, str):
-            raise TypeError(f"the key of an entry is text, not {type(key).__name__}")
-        return key, True
-
-    def get(self, key: object, raw: bool) -> str:
-        """The key again."""
-        if not raw or not isinstance(key, str):
-            raise IntegrityError(f"a row with a key that is not text was planted in {self._directory}")
-        return key
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
 
     def store(self, value: Bytes | Frames, read: bool = False, key: object = None) -> Row:
         """The columns for a value; its file, if it has one, is complete."""
         frames = cast(Frames, (value,) if isinstance(value, (bytes, bytearray, memoryview)) else value)
         first = frames[0] if len(frames) == 1 else None
         size = len(first) if type(first) is bytes else sum(memoryview(frame).nbytes for frame in frames)
-        if size < self.min_file_size:
+        if size < INLINE:
             return 0, MODE_RAW, None, first if type(first) is bytes else b"".join(frames)
         filename, path = self.filename()
         try:

@@ -8,11 +8,12 @@ the result, so what they share stays shared. All of this costs only when a step 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..errors import UsageError
+from ..facts import dataclass, field
 from ..fingerprint.shown import Part
+from ..modules import loading
 from .objects import Roots
 
 
@@ -174,8 +175,8 @@ def register_surrounding(kind: Surrounding) -> None:
 def kinds() -> Iterable[Surrounding]:
     """The kinds that count, ours first."""
     if not _kinds:
-        from . import arguments, files, output, process, rng, state
-
+        with loading:
+            from . import arguments, files, output, process, rng, state
         ours = (
             output.Output(),  # first: it stops listening before another kind has something to warn about
             files.Files(),  # before the process: relative paths are those of the folder that the step began in

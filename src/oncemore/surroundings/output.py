@@ -15,17 +15,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
-
-import wrapt
+from typing import Any
 
 from ..errors import CheckpointWarning
+from ..proxy import Lookalike
 from . import Moment, Surrounding
-
-if TYPE_CHECKING:
-    _Proxy = wrapt.ObjectProxy[Any]
-else:
-    _Proxy = wrapt.ObjectProxy
 
 # "stdout" or "stderr" with text or bytes, "log" with a record's attributes, "warning" with what warn_explicit takes
 Shown = tuple[str, Any]
@@ -139,16 +133,18 @@ def _unnoticed() -> Generator[None, None, None]:
         _recorders.reset(token)
 
 
-class _Tee(_Proxy):
+class _Tee(Lookalike):
     """A stream, listened to. In all else it is the stream itself."""
+
+    __slots__ = ("_layer",)
 
     def __init__(self, stream: Any, layer: _Layer) -> None:
         super().__init__(stream)
-        self._self_layer = layer
+        self._layer = layer
 
     def write(self, text: Any) -> Any:
         count = self.__wrapped__.write(text)
-        self._self_layer.note(lambda: str(text) if isinstance(text, str) else bytes(text))
+        self._layer.note(lambda: str(text) if isinstance(text, str) else bytes(text))
         return count
 
     def writelines(self, lines: Iterable[Any]) -> None:
@@ -157,7 +153,7 @@ class _Tee(_Proxy):
 
     @property
     def buffer(self) -> Any:
-        return _Tee(self.__wrapped__.buffer, self._self_layer)
+        return _Tee(self.__wrapped__.buffer, self._layer)
 
 
 def _listening_logger(original: Callable[[logging.Logger, logging.LogRecord], None], layer: _Layer) -> Any:

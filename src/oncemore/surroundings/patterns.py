@@ -7,7 +7,6 @@ value of a parameter is a character like any other.
 from __future__ import annotations
 
 import glob
-import inspect
 import os
 import re
 import stat
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple, Union
 from ..blobs import OURS
 from ..errors import FingerprintError, UsageError
 from ..fingerprint.values import digest
+from ..functions import EMPTY, KEYWORD_ONLY, POSITIONAL_OR_KEYWORD, VAR_KEYWORD, parameters_of
 from . import Moment
 
 Declared = Union[str, "os.PathLike[str]"]
@@ -64,12 +64,12 @@ def _placeholders(pattern: Declared, step: str) -> Iterator[str]:
 def _wanted(function: Callable[..., Any]) -> tuple[list[str] | None, list[str]]:
     """The parameters that a callable takes (None: whatever there is), and those that it cannot do without."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        parameters = parameters_of(function)
     except ValueError:  # a builtin that does not tell
         return None, []
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    whatever = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    return None if whatever else [p.name for p in named], [p.name for p in named if p.default is p.empty]
+    named = [p for p in parameters if p.kind in (POSITIONAL_OR_KEYWORD, KEYWORD_ONLY)]
+    whatever = any(p.kind == VAR_KEYWORD for p in parameters)
+    return None if whatever else [p.name for p in named], [p.name for p in named if p.default is EMPTY]
 
 
 def _taken(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from ..modules import loading
+
 _SIZE = 4 + 4 * 624  # bytes: the place, and the words
 
 
@@ -25,8 +27,8 @@ def look() -> Any:
 def _memory() -> Callable[[], Any] | None:
     """What gives the generator's place and words, as bytes; None if they are not where they should be."""
     try:
-        import ctypes
-
+        with loading:
+            import ctypes
         generator: Any = random._inst  # random.random and the others are its methods
         if _random.Random.__basicsize__ < object.__basicsize__ + _SIZE:
             return None
