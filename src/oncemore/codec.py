@@ -20,9 +20,8 @@ from blake3 import blake3
 from . import compression
 from .bulk import LARGE, hasher
 from .errors import CodecError, IntegrityError
+from .events import to_json
 from .modules import canonical_name, loading
-
-_encoder = json.JSONEncoder(separators=(",", ":"))  # `json.dumps` would make one each time
 
 Bytes = Union[bytes, bytearray, memoryview]
 Naming = Callable[[Any], Any]  # the name of an object that is not kept by value, or None
@@ -91,11 +90,6 @@ def _mac(frames: Sequence[Bytes], key: str, secret: bytes, size: int = 0) -> byt
     return found
 
 
-def to_json(facts: Mapping[str, Any]) -> bytes:
-    """Metadata as it is stored."""
-    return _encoder.encode(facts).encode()
-
-
 class Encoded(NamedTuple):
     """An entry ready to be written under `key`."""
 
@@ -114,7 +108,7 @@ def encode(value: object, meta: Mapping[str, Any], *, key: str, secret: bytes, n
     stream, buffers = _pickle(value, name)
     if b"__main__" in stream:
         meta = {**meta, "main": canonical_name("__main__")}
-    about = to_json(meta)
+    about = to_json(dict(meta))
     plain = not buffers and name is None and _MORE.isdisjoint(meta)
     item = _BARE if plain and (type(value) in _PLAIN or _GLOBAL not in stream) else 1
     if not buffers and max(len(about), len(stream)) < compression.SMALL:

@@ -15,6 +15,18 @@ from .facts import dataclass, field, names
 helped: ContextVar[str] = ContextVar("oncemore_helped", default="")  # the lane that a helping thread works for
 
 
+_encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)  # `json.dumps` would make one each time
+_make = getattr(json.encoder, "c_make_encoder", None)  # and that would make one of these each time
+_in_c = _make and _make(
+    None, _encoder.default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True
+)
+
+
+def to_json(facts: dict[str, Any]) -> bytes:
+    """Facts and metadata as they are stored."""
+    return ("".join(_in_c(facts, 0)) if _in_c else _encoder.encode(facts)).encode()
+
+
 def lane() -> str:
     """Where in the program something happens: process, and the thread or task if not the main one."""
     if helped.get():
@@ -46,10 +58,11 @@ class Event:
 
     def to_json(self) -> bytes:
         """The stored form. `seq` is not in it: the place in the log says it."""
-        facts = {
-            name: value for name, value in vars(self).items() if name != "seq" and (value or name not in self.rare)
-        }
-        return json.dumps({"event": type(self).__name__, **facts}, separators=(",", ":")).encode()
+        facts = {"event": type(self).__name__, **vars(self)}
+        for name in (*self.rare, "seq"):
+            if name == "seq" or not facts[name]:
+                del facts[name]
+        return to_json(facts)
 
     @staticmethod
     def from_json(data: bytes, seq: int) -> Event:

@@ -153,7 +153,8 @@ class Shelf:
                 entry = other.encode(moved, kept)
                 return other.write(moved, entry, kept, facts)
         self._known_code.add(node.code)
-        self.near.drop(*put, *obsolete)
+        if event.replaces or obsolete or len(put) > 1:
+            self.near.drop(*put, *obsolete)
         if entry.small is not None:
             self.near.know(entry.key, entry.small)
         if kept.blobs or event.replaces:  # what the one before needed, or one who was cut off
@@ -177,6 +178,8 @@ class Shelf:
 
     def _is_older(self, key: str) -> bool:
         """Whether an earlier stretch has checkpoints of the node with this key."""
+        if not self._older:
+            return False
         places = [older.home + key[len(self.home) :] for older in self._older]
         return any(True for place in places for _ in self.store.scan(place, limit=1, most=0))
 
