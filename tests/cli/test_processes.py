@@ -60,7 +60,7 @@ def test_without_its_packages_it_says_in_one_line_how_to_get_them(command: str) 
 def test_a_package_of_the_user_that_is_missing_is_not_mistaken_for_ours() -> None:
     sample()
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, "zstandard", "runs"], env=environment(), capture_output=True, text=True
+        [sys.executable, "-c", WITHOUT, "blake3", "runs"], env=environment(), capture_output=True, text=True
     )
     assert done.returncode not in (DONE, NOT_INSTALLED)
 

@@ -94,7 +94,7 @@ def test_a_writer_killed_in_its_transaction_blocks_nobody(tmp_path):
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        connection = store._database._con
+        connection = store._database._session().connection
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("INSERT INTO Cache(key, raw, mode, value) VALUES ('half', 1, 1, x'00')")
         os.write(writer, b"x")
