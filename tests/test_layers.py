@@ -135,19 +135,8 @@ def _imports_without(node: ast.AST, lock: str) -> Iterator[ast.Import | ast.Impo
 
 # Each takes longer to load than a hit takes. What needs one of them loads it then.
 LATER = {
-    *(
-        "asyncio",
-        "cloudpickle",
-        "dataclasses",
-        "difflib",
-        "diskcache",
-        "email",
-        "hashlib",
-        "html",
-        "inspect",
-        "secrets",
-    ),
-    *("shutil", "ssl", "subprocess", "tempfile", "wrapt", "zipfile", "zstandard"),
+    *("asyncio", "base64", "cloudpickle", "dataclasses", "difflib", "diskcache", "email", "hashlib", "html"),
+    *("inspect", "secrets", "shutil", "ssl", "subprocess", "tempfile", "wrapt", "zipfile", "zstandard"),
     *("oncemore.archive", "oncemore.history", "oncemore.verification"),
 }
 

@@ -10,13 +10,14 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
-from . import numeric
 from .bulk import allocate
 from .errors import CodecError
 from .modules import loading
 
 if TYPE_CHECKING:
     import zstandard
+
+    from . import numeric
 
 Bytes = Union[bytes, bytearray, memoryview]
 
@@ -61,7 +62,7 @@ def pack(buffer: Bytes | pickle.PickleBuffer) -> Packed:
     ways: list[numeric.Way | None] = [None]  # zstd of the bytes as they are
     trials = [_pieces(samples, item, None)]
     if numbers and _size(trials[0]) > _HARDLY * tried:
-        ways += numeric.ways(samples, item, typed.format in _FLOATS)
+        ways += _numeric().ways(samples, item, typed.format in _FLOATS)
         trials += [_pieces(samples, item, way) for way in ways[1:]]
     least, best = min((_size(pieces), at) for at, pieces in enumerate(trials))
     if least > tried * (_WORTH_OF_NUMBERS if numbers else _WORTH):
@@ -76,7 +77,7 @@ def unpack(packing: int, item: int, data: memoryview, raw: int) -> Bytes:
         return bytearray(data) if data.readonly else data
     room = allocate(raw)
     if packing == BLOCKS:
-        numeric.unpack(data, item, room, _inflate)
+        _numeric().unpack(data, item, room, _inflate)
         return room
     _inflate(data, room)
     return _unshuffle(room, item) if packing == SHUFFLED else room
@@ -94,7 +95,7 @@ def _pieces(parts: list[memoryview], item: int, way: numeric.Way | None) -> list
     if way is None:
         return [_squeeze(part) for part in parts]
     compress = _compressor().compress
-    return [piece for part in parts for piece in numeric.pack(part, item, way, compress)]
+    return [piece for part in parts for piece in _numeric().pack(part, item, way, compress)]
 
 
 def _size(pieces: list[Bytes]) -> int:
@@ -107,6 +108,13 @@ def _squeeze(data: memoryview) -> bytes:
     # Not kept: a compressor's threads do not live on in a forked child, which would wait for them forever.
     compressor: zstandard.ZstdCompressor = _zstandard().ZstdCompressor(level=_LEVEL, threads=-1)
     return compressor.compress(data)
+
+
+def _numeric() -> Any:
+    """What packs numbers, from when there are some."""
+    with loading:
+        from . import numeric
+    return numeric
 
 
 def _zstandard() -> Any:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Any, BinaryIO, Union, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Union, cast
 
 from .blobs import Blobs, Kept, active, content_digest, keep_now, put_back, remove, source
 from .errors import StoreError, warn
 from .modules import loading
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -35,6 +37,8 @@ class File:
 
     @property
     def path(self) -> Path:
+        with loading:
+            from pathlib import Path
         return Path(self._path)
 
     def __fspath__(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, Literal, Union
@@ -14,13 +15,10 @@ from .events import SnapshotSaved
 from .facts import dataclass
 from .fingerprint.values import digest
 from .functions import kind_of
-from .modules import loading
 from .surroundings.objects import Roots
 from .surroundings.rng import Generators, states
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from .runs import Run
 
 OnError = Literal["raise", "collect"]
@@ -72,9 +70,6 @@ def _progress(run: Run, step: Callable[[Any], Any], name: str | None, total: int
 def _spread(
     step: Callable[[Any], Any], items: Sequence[Any], concurrency: int, on_error: OnError, progress: Progress
 ) -> Results:
-    with loading:
-        from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-
     advance: Callable[[], None]
 
     def one(index: int, item: Any) -> Any:

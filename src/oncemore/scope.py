@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextvars import Token
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Union
 
@@ -124,9 +123,11 @@ def _derived() -> tuple[str, str]:
     path = getattr(sys.modules.get("__main__"), "__file__", None)
     here = os.getcwd()
     script = os.path.abspath(path) if path else os.path.join(here, "interactive")
-    if Path(script).is_relative_to(here):
+    if os.path.commonpath([script, here]) == here:
         script = os.path.relpath(script, here)  # so that the project folder can be moved
     words = [script, *sys.argv[1:]] if path else [script]
-    run_id = f"{Path(script).stem[:60]}-{blake3(json.dumps(words).encode()).hexdigest()[:8]}"
+    run_id = (
+        f"{os.path.splitext(os.path.basename(script))[0][:60]}-{blake3(json.dumps(words).encode()).hexdigest()[:8]}"
+    )
     logger.info("run %s: the id is derived from %s", run_id, words)
     return run_id, " ".join(words)

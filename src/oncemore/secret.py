@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from pathlib import Path
 
 from blake3 import blake3
 
@@ -13,10 +12,10 @@ from .errors import UsageError, warn
 _CONTEXT = "oncemore 2026-11-16 entry authentication"
 
 
-def key_file() -> Path:
+def key_file() -> str:
     """Where the secret is kept unless `ONCEMORE_KEY` holds it."""
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    return Path(base, "oncemore", "key")
+    return os.path.join(base, "oncemore", "key")
 
 
 def secret() -> bytes:
@@ -35,13 +34,14 @@ def _derive(material: bytes) -> bytes:
     return blake3(material, derive_key_context=_CONTEXT).digest()
 
 
-def _read(path: Path) -> bytes:
+def _read(path: str) -> bytes:
     try:
-        if not path.exists():
+        if not os.path.exists(path):
             _create(path)
-        if path.stat().st_mode & 0o077:
+        if os.stat(path).st_mode & 0o077:
             warn(f"{path} signs your checkpoints and can be read by others: chmod 600 {path}")
-        material = path.read_bytes()
+        with open(path, "rb") as file:
+            material = file.read()
     except OSError as error:
         raise UsageError(
             f"cannot read or make the key file {path} ({error.strerror}); set ONCEMORE_KEY to a secret of your own"
@@ -53,9 +53,9 @@ def _read(path: Path) -> bytes:
     return material
 
 
-def _create(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = path.with_name(f"key.{os.urandom(8).hex()}")
+def _create(path: str) -> None:
+    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    draft = f"{path}.{os.urandom(8).hex()}"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with open(descriptor, "wb") as file:

@@ -98,7 +98,12 @@ class _Verbs(_Function[P, R]):
 class Step(_Verbs[P, R]):
     """A function decorated with `@checkpointed`. It is called, inspected and typed like the function itself."""
 
-    __slots__ = ("_alone", "_definition", "_function", "_reference")
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    else:  # a function that is made for each step: it has not to look up the step's own attributes
+        __slots__ = ("__call__", "_definition", "_function", "_reference")
 
     def __init__(self, wrapped: Callable[P, R], options: dict[str, Any], reference: Reference | None = None) -> None:
         super().__init__(wrapped)
@@ -106,16 +111,7 @@ class Step(_Verbs[P, R]):
         self._function: Callable[P, R] = function
         self._definition = Definition(function, options)
         self._reference = reference
-        self._alone = not options["share"] and reference is None  # outside a scope, nobody keeps its results
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        run = here(None)
-        if (not opened if run is None else run.disabled) and self._alone and current.rehearsal is None:
-            return self._function(*args, **kwargs)
-        definition = self._definition
-        run = definition.home(self._reference)
-        result: R = definition.plainly(args, kwargs) if run is None else definition.call(run, args, kwargs)
-        return result
+        object.__setattr__(self, "__call__", _caller(self._definition, reference))
 
     def _parts(self) -> tuple[Definition, Reference | None, tuple[Any, ...]]:
         return self._definition, self._reference, ()
@@ -152,6 +148,21 @@ class Step(_Verbs[P, R]):
             return _load_named, (module, name, reference)
         kind = type(self.__wrapped__) if self._function is not self.__wrapped__ else None
         return _load, (_Bare(self._function), self._definition.options, reference, kind)
+
+
+def _caller(definition: Definition, reference: Reference | None) -> Callable[..., Any]:
+    """What calling a step does."""
+    function = definition.function
+    alone = not definition.share and reference is None  # outside a scope, nobody keeps its results
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        run = here(None)
+        if (not opened if run is None else run.disabled) and alone and current.rehearsal is None:
+            return function(*args, **kwargs)
+        run = definition.home(reference)
+        return definition.plainly(args, kwargs) if run is None else definition.call(run, args, kwargs)
+
+    return call
 
 
 class BoundStep(_Verbs[P, R]):

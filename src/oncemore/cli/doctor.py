@@ -60,7 +60,7 @@ def _secret() -> Iterator[Check]:
         return
     path = key_file()
     try:
-        found = path.stat()
+        found = os.stat(path)
     except FileNotFoundError:
         yield Check("secret", "note", f"none yet: {path} is made when the first checkpoint is")
         return

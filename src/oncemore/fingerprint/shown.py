@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import enum
 import functools
 import re
@@ -13,6 +12,7 @@ from typing import Any
 
 from ..errors import FingerprintError
 from ..facts import dataclass, field
+from ..modules import loading
 from .values import digest
 
 _LONGEST = 60
@@ -202,11 +202,15 @@ def _columns(frame: Any, hashes: Callable[[Any], Any]) -> tuple[dict[str, tuple[
         rows = column * (2 * number + 1) if rows is None else rows ^ (column * (2 * number + 1))
     if rows is None or len(rows) > _MOST_ROWS:
         return pieces, ""
+    with loading:
+        import base64
     return pieces, base64.b85encode((rows >> 56).astype("uint8").tobytes()).decode()
 
 
 def rows_differing(before: str, after: str) -> tuple[int, int] | None:
     """How many rows of how many differ, if both have been looked at and are equally many; a few may be missed."""
+    with loading:
+        import base64
     then, now = base64.b85decode(before), base64.b85decode(after)
     if not then or len(then) != len(now):
         return None

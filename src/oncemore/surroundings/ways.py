@@ -9,7 +9,6 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import lru_cache, partial
-from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
@@ -57,7 +56,10 @@ def fixed(kind: type) -> bool:
     """Whether objects of this type never change."""
     if kind in ATOMS or f"{kind.__module__}.{kind.__qualname__}" in _IMMUTABLE:
         return True
-    if issubclass(kind, (type, ModuleType, PurePath, Enum)):  # classes change by patching code
+    if issubclass(kind, (type, ModuleType, Enum)):  # classes change by patching code
+        return True
+    paths = sys.modules.get("pathlib")
+    if paths is not None and issubclass(kind, paths.PurePath):
         return True
     numpy = sys.modules.get("numpy")
     return numpy is not None and issubclass(kind, (numpy.generic, numpy.dtype)) and not issubclass(kind, numpy.void)
