@@ -28,7 +28,9 @@ def store(tmp_path):
 
 
 def file_of(store: DiskStore, key: str) -> Path:
-    (name,) = store._database._session().connection.execute("SELECT filename FROM Cache WHERE key = ?", (key,)).fetchone()
+    (name,) = (
+        store._database._session().connection.execute("SELECT filename FROM Cache WHERE key = ?", (key,)).fetchone()
+    )
     return Path(store.path, name)
 
 
@@ -147,8 +149,6 @@ def test_a_pickled_key_is_never_opened(store, tmp_path):
     connection.execute("INSERT INTO Cache(key, raw, mode, value) VALUES (?, 1, 1, x'00')", (b"blob",))
     assert [key for key, _ in store.scan("")] == ["damaged", "small", "whole"]
     assert store.get("planted") is None
-    with pytest.raises(IntegrityError):
-        list(store._database.iterkeys())
     assert store.maintain().damaged == []
     assert not mark.exists()
 
