@@ -89,9 +89,10 @@ def _spread(
         finally:  # after a failure or Ctrl-C, what has not begun does not begin
             for call in calls:
                 call.cancel()
-        for call in calls:
-            if call.done() and not call.cancelled():
-                call.result()  # the first failure in the order of the items
+        begun = [call for call in calls if not call.cancelled()]
+        wait(begun)  # as leaving the pool would
+        for call in begun:
+            call.result()  # the first failure in the order of the items
         return Results(call.result() for call in calls)
 
 

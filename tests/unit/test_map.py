@@ -172,7 +172,7 @@ def test_the_first_failure_is_raised_and_what_has_not_begun_does_not_begin(kind:
 
 def test_of_several_failures_the_one_of_the_first_item_is_raised() -> None:
     WORLD["fails"] = {0, 1}
-    WORLD["pause"] = {0: 0.05, 1: 0.05}
+    WORLD["pause"] = {0: 0.2, 1: 0.05}
 
     def body(run: Run) -> None:
         with pytest.raises(ValueError, match="no 0"):
