@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from oncemore import Run, checkpointed
+from oncemore.surroundings import twister
 from tests.processes import Script
 from tests.unit.again import effects, scope, skipped_alike, twice
 
@@ -169,6 +170,46 @@ def test_a_step_that_drew_nothing_records_nothing() -> None:
         return effects(run, "draw_nothing")
 
     assert scope(body).value == []
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_what_is_left_over_from_a_pair_counts_as_drawn(looks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two normal numbers comes from a place beside the words; with and without a look there."""
+    if not looks:
+        monkeypatch.setattr(twister, "_of_numpy", lambda *given: None)
+        monkeypatch.setattr(twister, "_of_python", lambda: None)
+
+    @checkpointed
+    def rest(kind: str) -> float:
+        return random.gauss(0, 1) if kind == "python" else float(np.random.randn())
+
+    @checkpointed
+    def back(times: int) -> int:
+        states = random.getstate(), np.random.get_state()
+        np.random.binomial(5, 0.5, times)
+        np.random.randn(3)
+        random.gauss(0, 1)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        return times
+
+    def body(run: Run) -> list[float]:
+        seed()
+        first = [random.gauss(0, 1), float(np.random.randn())]
+        found = [*first, rest("python"), rest("numpy"), back(2), *next_numbers()]
+        assert (effects(run, "rest"), effects(run, "back")) == (["random"], [])
+        return found
+
+    twice(body)
+
+
+def test_the_generators_of_today_are_laid_out_as_thought() -> None:
+    assert twister._of_python() is not None
+    assert twister._place_of_the_rest(np.random) is not None
+    before = twister.look_numpy(np.random)
+    assert twister.look_numpy(np.random) == before
+    np.random.set_state({**np.random.get_state(legacy=False), "has_gauss": 1, "gauss": 0.5})
+    assert twister.look_numpy(np.random) != before
 
 
 def test_a_step_that_put_the_generator_back_records_nothing() -> None:

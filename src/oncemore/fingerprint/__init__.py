@@ -11,7 +11,7 @@ from .binding import Binder
 from .code import Code
 from .inputs import file_identity
 from .shown import Part, part_of, short
-from .values import digest, register_identity
+from .values import digest, plain_digest, register_identity
 
 __all__ = ["Fingerprint", "Identity", "Part", "register_identity"]
 
@@ -26,15 +26,12 @@ _MOST, _LONGEST = 10_000, 200
 
 def digest_of(arguments: tuple[Any, ...]) -> str:
     """The digest of arguments that count as they are. Those of small calls are remembered: they may be repeated often."""
-    exact = _EXACT.issuperset(map(type, arguments))  # no hash of the user's own
-    found = _digests.get(arguments) if exact else None
+    if not _EXACT.issuperset(map(type, arguments)):  # no hash of the user's own
+        return digest(arguments).hex()
+    found = _digests.get(arguments)
     if found is None:
-        found = digest(arguments).hex()
-        if (
-            exact
-            and len(_digests) < _MOST
-            and all(not isinstance(a, (str, bytes)) or len(a) < _LONGEST for a in arguments)
-        ):
+        found = plain_digest(arguments).hex()
+        if len(_digests) < _MOST and not any(isinstance(a, (str, bytes)) and len(a) > _LONGEST for a in arguments):
             _digests[arguments] = found
     return found
 

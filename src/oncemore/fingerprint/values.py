@@ -41,7 +41,7 @@ def digest(value: Any) -> bytes:
     """Sixteen bytes that stand for the value. FingerprintError if it, or anything in it, has no stable identity."""
     kind = type(value)
     if kind in _SCALARS or ((kind is tuple or kind is list) and _SCALARS.issuperset(map(type, value))):
-        return _hash(value)
+        return plain_digest(value)
     plain = _hash_of_plain(value, _LARGEST)[0] if kind in _CONTAINERS else None
     return _Walk().digest(value) if plain is None else plain
 
@@ -65,8 +65,8 @@ class _Sink:
 _spare: list[tuple[Callable[[object], None], Any]] = []  # a pickler costs more to make than to use
 
 
-def _hash(value: object, prefix: bytes = b"") -> bytes:
-    """The digest of plain data. The prefix keeps apart what is hashed for different purposes."""
+def plain_digest(value: object, prefix: bytes = b"") -> bytes:
+    """The digest of plain data, which nobody checks here. The prefix keeps apart what is hashed for different purposes."""
     try:
         dump, hasher = pair = _spare.pop()
     except IndexError:
@@ -107,7 +107,7 @@ def _hash_of_plain(value: Any, most: int) -> tuple[bytes | None, int]:
                     return None, count
             if below:
                 pending.append((depth + 1, below))
-    return _hash(value), count
+    return plain_digest(value), count
 
 
 def _is_mostly_shared(level: list[object]) -> bool:
@@ -129,7 +129,7 @@ class _Plain:
     @property
     def digest(self) -> bytes:
         if self._digest is None:
-            self._digest = _hash(self.value)
+            self._digest = plain_digest(self.value)
         return self._digest
 
     @property
@@ -166,12 +166,12 @@ def _digest_of_parts(parts: Parts, digests: dict[int, bytes]) -> bytes:
     """Scalars stand for themselves, other parts are replaced by their digests; it says where."""
     tag, children, _, unordered = parts
     if unordered:
-        found = sorted(digests[at] if at in digests else _hash(child) for at, child in enumerate(children))
-        return _hash((tag, found), b"set")
+        found = sorted(digests[at] if at in digests else plain_digest(child) for at, child in enumerate(children))
+        return plain_digest((tag, found), b"set")
     items = list(children)
     for at, found_digest in digests.items():
         items[at] = found_digest
-    return _hash((tag, items, sorted(digests)), b"parts")
+    return plain_digest((tag, items, sorted(digests)), b"parts")
 
 
 class _Walk:
@@ -294,13 +294,13 @@ def _digests_of_cycle(nodes: list[_Node]) -> Iterable[bytes]:
         _digest_of_parts(nodes[at].parts, {**known[at], **dict.fromkeys(inner[at], b"")}) for at in place.values()
     ]
     edges = [list(others.values()) for others in inner]
-    found = colours(labels, edges, [node.parts.unordered for node in nodes], partial(_hash, prefix=b"colour"))
+    found = colours(labels, edges, [node.parts.unordered for node in nodes], partial(plain_digest, prefix=b"colour"))
     members = {
         (colour, _digest_of_parts(nodes[at].parts, {**known[at], **{at: found[to] for at, to in inner[at].items()}}))
         for at, colour in enumerate(found)
     }
-    whole = _hash(sorted(members), b"cycle")
-    return [_hash((whole, colour), b"in cycle") for colour in found]
+    whole = plain_digest(sorted(members), b"cycle")
+    return [plain_digest((whole, colour), b"in cycle") for colour in found]
 
 
 # --- before the identity of code is known ---------------------------------------------------------------------------

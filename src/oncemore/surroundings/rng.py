@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from . import Moment, Surrounding
-from .twister import look
+from .twister import look, look_numpy
 
 
 class Generators(Surrounding):
@@ -20,16 +20,15 @@ class Generators(Surrounding):
     per_item = True
 
     def before(self, moment: Moment) -> dict[str, Any]:
-        return {name: look() if name == "random" else take() for name, (take, _) in _generators().items()}
+        return {name: _look(name, take) for name, (take, _) in _generators().items()}
 
     def after(self, moment: Moment, note: dict[str, Any]) -> dict[str, Any] | None:
-        changed: dict[str, Any] = {}
-        for name, (take, _) in _generators().items():
-            # a library that was loaded by the step itself counts as changed: its generator is where the step left it
-            now = look() if name == "random" else take()
-            if name not in note or not _SAME[name](now, note[name]):
-                changed[name] = random.getstate() if name == "random" else now
-        return changed or None
+        # a library that was loaded by the step itself counts as changed: its generator is where the step left it
+        return {
+            name: take()
+            for name, (take, _) in _generators().items()
+            if name not in note or not _same(_look(name, take), note[name])
+        } or None
 
     def restore(self, moment: Moment | None, effect: dict[str, Any]) -> None:
         for name, state in effect.items():
@@ -59,14 +58,16 @@ def _generators() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]
     return found
 
 
-def _same_numpy(one: Any, other: Any) -> bool:
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_same_numpy(one[name], other[name]) for name in one)
-    return bool(one.tobytes() == other.tobytes()) if hasattr(one, "tobytes") else bool(one == other)
+def _look(name: str, take: Callable[[], Any]) -> Any:
+    """Something that is the same as long as no number was drawn."""
+    if name == "random":
+        return look()
+    return look_numpy(sys.modules["numpy.random"]) if name == "numpy" else take()
 
 
-_SAME: dict[str, Callable[[Any, Any], bool]] = {
-    "random": lambda one, other: bool(one == other),
-    "numpy": _same_numpy,
-    "torch": lambda one, other: bool((one == other).all()),
-}
+def _same(one: Any, other: Any) -> bool:
+    if type(one) is dict is type(other):  # a state of numpy's
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    if hasattr(one, "tobytes") and hasattr(other, "tobytes"):
+        return bool(one.tobytes() == other.tobytes())
+    return bool((one == other).all()) if hasattr(one, "all") else bool(one == other)  # a tensor, or anything else
