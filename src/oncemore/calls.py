@@ -34,7 +34,7 @@ from .fingerprint import Fingerprint, Identity, Part
 from .flight import Blocking, Path, board, drive, drive_async
 from .functions import kind_of
 from .looking import called_plainly
-from .nodes import Kept, Node
+from .nodes import Kept
 from .reasons import NEW, Change, Explanation, Facts, changes, sentence
 from .runs import Reference, Run
 from .surroundings import Moment, Scene, kinds, restore, verify
@@ -185,8 +185,7 @@ class Definition:
             ordinal = ordinals.take() if take else ordinals.peek()
         arguments = self.identity.arguments(bound, ordinal, args, kwargs)
         shelf = run.shared if self.share else run.shelf
-        node = Node(shelf.home, shelf.owner, self.name, arguments, code)
-        return Asked(run, shelf, node, args, kwargs, bound, ordinal)
+        return Asked(run, shelf, shelf.node(self.name, arguments, code), args, kwargs, bound, ordinal)
 
     def give_back(self, asked: Asked) -> None:
         """The call failed: the next identical one is the same node."""

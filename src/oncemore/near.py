@@ -51,7 +51,15 @@ class Near:
         entry = Decoded(data, key=key, secret=self._secret)
         if isinstance(data, bytes) and len(data) <= _SMALL:
             self.entries[place] = data if entry.bare else entry  # the others need not be verified again
+            if key in self._dropped:  # maybe meanwhile
+                self.entries.pop(place, None)
         return entry
+
+    def learn(self, key: str, value: bytes) -> None:
+        """Know what was read, unless another thread has replaced or removed it meanwhile."""
+        self.know(key, value)
+        if key in self._dropped:
+            self.values.pop(self._place(key), None)
 
     def know(self, key: str, value: bytes) -> None:
         """Have a value at hand, as long as there is room."""

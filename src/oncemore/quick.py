@@ -13,7 +13,7 @@ from .asked import Asked, inside_any
 from .codec import glance, took
 from .errors import FingerprintError
 from .fingerprint import digest_of
-from .nodes import Node, place
+from .nodes import place
 from .runs import Run
 from .surroundings import indifferent
 
@@ -39,8 +39,8 @@ def recall(step: Definition, run: Run, args: tuple[Any, ...], kwargs: dict[str, 
     if value is None and isinstance(data := shelf.near.entries.get(where), bytes):
         value = glance(data, shelf.home + where, shelf.secret)
         if value is not None:
-            shelf.near.know(shelf.home + where, value)
+            shelf.near.learn(shelf.home + where, value)
     if value is None or inside_any() or not indifferent():
-        return Asked(run, shelf, Node(shelf.home, shelf.owner, step.name, arguments, code), args, kwargs, bound, None)
+        return Asked(run, shelf, shelf.node(step.name, arguments, code), args, kwargs, bound, None)
     run.count_reuse(step.name, shelf.home + where, took(value))
     return pickle.loads(value)

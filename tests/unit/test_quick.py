@@ -62,6 +62,27 @@ def test_every_value_is_a_fresh_one_and_counts(run: Run, calls: Calls) -> None:
     assert run.reused["scaled"] == 6
 
 
+def test_what_another_thread_forgets_while_it_is_read_is_forgotten(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with checkpoint_scope("quick", store="store"):
+        values = [scaled(n) for n in range(4)]
+    real = quick.glance
+
+    def meanwhile(data: bytes, key: str, secret: bytes) -> bytes | None:
+        found = real(data, key, secret)
+        scaled.forget(3)
+        return found
+
+    with checkpoint_scope("quick", store="store"):
+        calls()
+        assert [scaled(n) for n in range(3)] == values[:3]
+        monkeypatch.setattr(quick, "glance", meanwhile)
+        assert scaled(3) == values[3]  # it was there when it was asked for
+        monkeypatch.setattr(quick, "glance", real)
+        assert (scaled(3), calls()) == (values[3], ["3"])
+
+
 @pytest.mark.parametrize("value", [True, 1.0, "1", b"1", None, (1,), [1]])
 def test_what_is_equal_and_of_another_type_is_another_call(run: Run, calls: Calls, value: Any) -> None:
     assert scaled(value) == [value, 2]
