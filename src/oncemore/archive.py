@@ -140,7 +140,7 @@ def _verified(archive: zipfile.ZipFile, path: Any, trust: bool) -> dict[str, Any
     return manifest
 
 
-def _body(data: bytes, entry: dict[str, Any]) -> list[Bytes]:
+def _body(data: bytes, entry: dict[str, Any]) -> Frames:
     """An entry under our own signature. What it was signed with is not checked: the manifest vouches for it."""
     if entry["sealed_as"] is None:
         return [data]

@@ -13,17 +13,16 @@ import json
 import pickle
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 from blake3 import blake3
 
 from . import compression
-from .bulk import LARGE, hasher
+from .bulk import LARGE, Bytes, Headed, hasher
 from .errors import CodecError, IntegrityError
 from .events import to_json
 from .modules import canonical_name, loading
 
-Bytes = Union[bytes, bytearray, memoryview]
 Naming = Callable[[Any], Any]  # the name of an object that is not kept by value, or None
 Finding = Callable[[Any], Any]  # the object of that name
 
@@ -52,9 +51,12 @@ _META = _ENVELOPE + _SMALL.size
 _TOOK = b'{"seconds":'  # how the metadata of a step's checkpoint begins
 
 
-def seal(frames: Sequence[Bytes], key: str, secret: bytes) -> list[Bytes]:
+def seal(frames: Sequence[Bytes], key: str, secret: bytes) -> Sequence[Bytes]:
     """The frames as a signed entry that counts under `key` only."""
-    return [_HEAD + _mac(frames, key, secret, sum(map(len, frames))), *frames]
+    size = sum(map(len, frames))
+    if size >= LARGE:
+        return Headed(_ENVELOPE, frames, lambda frames: _HEAD + _mac(frames, key, secret, size))
+    return [_HEAD + _mac(frames, key, secret), *frames]
 
 
 def unseal(data: Bytes, key: str, secret: bytes) -> memoryview:
@@ -94,7 +96,7 @@ class Encoded(NamedTuple):
     """An entry ready to be written under `key`."""
 
     key: str
-    frames: list[Bytes]
+    frames: Sequence[Bytes]
     raw_bytes: int
     stored_bytes: int
     small: bytes | None = None  # what `glance` would give

@@ -8,9 +8,9 @@ from __future__ import annotations
 import pickle
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .bulk import allocate
+from .bulk import Bytes, allocate
 from .errors import CodecError
 from .modules import loading
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import zstandard
 
     from . import numeric
-
-Bytes = Union[bytes, bytearray, memoryview]
 
 RAW, ZSTD, SHUFFLED, BLOCKS = range(4)  # shuffled as a whole is read, but not written any more
 

@@ -16,7 +16,7 @@ from .facts import asdict
 from .past import Checkpoint, fold
 from .records import Generation, Record, checked, record_key, sealed, signed
 from .secret import secret
-from .stores import Bytes, Store
+from .stores import Frames, Store
 
 FORMAT = "oncemore json 1"
 
@@ -102,7 +102,7 @@ def import_json(store: Store, path: str | os.PathLike[str]) -> list[str]:
     return [run_id for run_id, *_ in planned]
 
 
-def _planned(run: Mapping[str, Any]) -> tuple[Record, dict[str, Sequence[Bytes]], list[bytes]]:
+def _planned(run: Mapping[str, Any]) -> tuple[Record, dict[str, Frames], list[bytes]]:
     """What importing one run writes."""
     checked(run["id"])
     old = run["uid"]
@@ -118,7 +118,7 @@ def _planned(run: Mapping[str, Any]) -> tuple[Record, dict[str, Sequence[Bytes]]
         attempts=run["attempts"],
         generations=[Generation(g["home"], f"event/{old}/", g["cut"]) for g in run["generations"] if g["home"] in own],
     )
-    put: dict[str, Sequence[Bytes]] = {}
+    put: dict[str, Frames] = {}
     for checkpoint in run["checkpoints"]:
         if "kept" in checkpoint and checkpoint["entry"].startswith(own):
             put[checkpoint["entry"]] = _entry(checkpoint["entry"], checkpoint["result"], checkpoint["kept"])
@@ -137,5 +137,5 @@ def _planned(run: Mapping[str, Any]) -> tuple[Record, dict[str, Sequence[Bytes]]
     return record, put, [*log, signed(record.log, RunImported(without=without), secret())]
 
 
-def _entry(key: str, value: Any, facts: Mapping[str, Any]) -> list[Bytes]:
+def _entry(key: str, value: Any, facts: Mapping[str, Any]) -> Frames:
     return encode(value, facts, key=key, secret=secret()).frames

@@ -19,7 +19,7 @@ from .errors import IntegrityError, UsageError, warn
 from .events import Event
 from .facts import asdict, dataclass, field, names, replace
 from .secret import secret
-from .stores import Bytes, Hold, Store
+from .stores import Bytes, Frames, Hold, Store
 
 
 @dataclass
@@ -125,7 +125,7 @@ def parse(key: str, data: Bytes) -> Record:
     return Record(**known)
 
 
-def sealed(key: str, record: Record) -> list[Bytes]:
+def sealed(key: str, record: Record) -> Frames:
     return seal([json.dumps(asdict(record), separators=(",", ":")).encode()], key, secret())
 
 
@@ -158,7 +158,7 @@ def change(
     run_id: str,
     edit: Callable[[Record], Sequence[Event]],
     *,
-    put: Mapping[str, Sequence[Bytes]] = {},
+    put: Mapping[str, Frames] = {},
     delete: Sequence[str] = (),
 ) -> Record:
     """Read the record, let `edit` change it, and write it with the events that `edit` returns, in one transaction."""

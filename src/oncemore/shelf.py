@@ -19,7 +19,7 @@ from .near import Near
 from .nodes import Kept, Node, variant_key
 from .records import needed, read_log, signed
 from .secret import secret
-from .stores import Bytes, Frames, Store
+from .stores import Frames, Store
 
 _SMALL = 1 << 15
 
@@ -189,7 +189,7 @@ class Shelf:
         other = self._beside(node.home)
         return other, other.node(node.step, node.arguments, node.code)
 
-    def _pointer(self, node: Node, kept: Kept, before: Decoded | None) -> list[Bytes]:
+    def _pointer(self, node: Node, kept: Kept, before: Decoded | None) -> Frames:
         known: dict[str, Any] = {} if before is None else before.meta
         readings: list[list[str]] = known.get("readings", [])
         if sorted(kept.reads) not in readings:

@@ -1,16 +1,19 @@
-"""Many bytes at once: hashed on several processors, read by two threads, and the same as ever."""
+"""Many bytes at once: hashed on several processors, used where they lie in a file, and the same as ever."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
+import threading
 from pathlib import Path
 
 import pytest
 from blake3 import blake3
 
-from oncemore.bulk import allocate, hasher
-from oncemore.stores.values import BytesDisk, Row
+from oncemore import bulk
+from oncemore.bulk import Headed, allocate, hasher, mapped
+from oncemore.stores.values import BytesDisk, Row, _fill
 from tests.processes import Script
 
 RNG = random.Random(1)
@@ -61,15 +64,12 @@ def test_a_forked_child_hashes_as_its_parent_did(script: Script) -> None:
     assert done.out.split() == ["0"]
 
 
-def test_where_no_thread_can_be_had_it_is_done_without(script: Script, tmp_path: Path) -> None:
-    (tmp_path / "value").write_bytes(RNG.randbytes(1 << 23))
+def test_where_no_thread_can_be_had_it_is_done_without(script: Script) -> None:
     done = script(
-        f"""
+        """
         import os, resource, threading
         from blake3 import blake3
-        from oncemore.bulk import allocate, hasher
-        from oncemore.stores.values import _fill_by_two
-        file = os.open({str(tmp_path / "value")!r}, os.O_RDONLY)
+        from oncemore.bulk import hasher
         if os.getuid() == 0:
             os.setuid(65534)  # the limit is not for everybody
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
@@ -77,11 +77,9 @@ def test_where_no_thread_can_be_had_it_is_done_without(script: Script, tmp_path:
             threading.Thread(target=print).start()
         except RuntimeError:
             print("no threads")
-        room = allocate(os.fstat(file).st_size)
-        assert _fill_by_two(file, room)
-        assert bytes(room) == os.pread(file, 1 << 30, 0)
+        data = os.urandom(1 << 23)
         for _ in range(2):
-            assert hasher(room.nbytes).update(room).digest() == blake3(room).digest()
+            assert hasher(len(data)).update(data).digest() == blake3(data).digest()
         print("done")
         """
     )
@@ -91,7 +89,7 @@ def test_where_no_thread_can_be_had_it_is_done_without(script: Script, tmp_path:
 # --- value files ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1 << 20, (1 << 23) - 1, 1 << 23, (1 << 23) + 1])
+@pytest.mark.parametrize("size", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, (1 << 23) + 4097])
 def test_a_value_file_is_read_as_it_was_written(size: int, tmp_path: Path) -> None:
     disk, data = BytesDisk(str(tmp_path)), RNG.randbytes(size)
     row = disk.store([data[:37], data[37:]])
@@ -101,23 +99,75 @@ def test_a_value_file_is_read_as_it_was_written(size: int, tmp_path: Path) -> No
     assert not memoryview(found).readonly
 
 
-@pytest.mark.parametrize("size", [1 << 20, 1 << 23])
-@pytest.mark.parametrize("left", [0.0, 0.3, 0.7])
-def test_a_value_file_that_is_cut_short_while_it_is_read_is_told(size: int, left: float, tmp_path: Path) -> None:
-    from oncemore.stores.values import _fill, _fill_by_two
+def test_what_is_written_to_a_mapped_value_reaches_neither_its_file_nor_who_else_reads_it(tmp_path: Path) -> None:
+    disk, data = BytesDisk(str(tmp_path)), RNG.randbytes(1 << 21)
+    row = disk.store(data)
+    one, other = (memoryview(fetched(disk, row)) for _ in range(2))
+    assert isinstance(one.obj, mmap.mmap)
+    one[:5] = one[-5:] = b"mine!"
+    assert bytes(other) == data == bytes(fetched(disk, row))
 
+
+def test_a_mapped_value_stays_when_its_file_is_removed(tmp_path: Path) -> None:
+    disk, data = BytesDisk(str(tmp_path)), RNG.randbytes(1 << 21)
+    row = disk.store(data)
+    found = fetched(disk, row)
+    disk.remove(str(row[2]))
+    assert bytes(found) == data
+
+
+def test_any_number_of_values_can_be_held_with_few_descriptors(tmp_path: Path) -> None:
+    disk = BytesDisk(str(tmp_path))
+    row = disk.store(bytes(1 << 20))
+    before = len(os.listdir("/proc/self/fd"))
+    held = [fetched(disk, row) for _ in range(150)]
+    assert len(os.listdir("/proc/self/fd")) - before <= 100
+    del held
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert isinstance(memoryview(fetched(disk, row)).obj, mmap.mmap)  # again
+
+
+def test_a_file_that_is_shorter_than_said_is_an_error_and_not_a_signal(tmp_path: Path) -> None:
     path = tmp_path / "value"
-    path.write_bytes(bytes(int(size * left)))
+    path.write_bytes(bytes(1 << 20))
     with open(path, "rb") as file:
-        assert not _fill(file.fileno(), allocate(size), 0, size)
-        assert not _fill_by_two(file.fileno(), allocate(size))
+        os.truncate(path, 5000)
+        assert mapped(file.fileno(), 1 << 20) is None
+        assert not _fill(file.fileno(), allocate(1 << 20))
 
 
-def test_a_value_file_that_cannot_be_read_is_told_from_either_half(tmp_path: Path) -> None:
-    from oncemore.stores.values import _fill_by_two
+def test_on_a_file_system_that_is_not_known_to_be_local_values_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncemore.stores.values.file_system", lambda path: "nfs4")
+    disk, data = BytesDisk(str(tmp_path)), RNG.randbytes(1 << 21)
+    found = memoryview(fetched(disk, disk.store(data)))
+    assert bytes(found) == data
+    assert found.obj not in bulk._maps
 
-    with open(tmp_path / "value", "wb") as file, pytest.raises(OSError, match="Bad file descriptor"):
-        _fill_by_two(file.fileno(), allocate(1 << 23))  # not open for reading
+
+def headed(parts: int) -> Headed:
+    body = [RNG.randbytes(1 << 20) for _ in range(parts)]
+    return Headed(32, body, lambda body: blake3(b"".join(body)).digest())
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_pieces_whose_head_is_made_meanwhile_are_stored_as_if_it_had_been_there(parts: int, tmp_path: Path) -> None:
+    disk, pieces = BytesDisk(str(tmp_path)), headed(parts)
+    row = disk.store(pieces)
+    assert bytes(fetched(disk, row)) == b"".join(pieces)
+    assert (len(pieces), pieces[0], pieces[1:]) == (parts + 1, blake3(b"".join(pieces.body)).digest(), pieces.body)
+
+
+def test_a_head_for_which_there_is_no_thread_is_made_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    disk, pieces = BytesDisk(str(tmp_path)), headed(2)
+    assert bytes(fetched(disk, disk.store(pieces))) == b"".join(pieces)
 
 
 def fetched(disk: BytesDisk, row: Row) -> bytes | bytearray | memoryview:

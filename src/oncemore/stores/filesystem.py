@@ -15,8 +15,9 @@ _NETWORK = """
 """
 # SQLite's locks and shared memory do not hold between the machines that mount these.
 NETWORK_FILE_SYSTEMS = frozenset(_NETWORK.split())
-# They set room aside in one go. Elsewhere the C library may do it instead, by writing to every block.
-RESERVING_FILE_SYSTEMS = frozenset({"btrfs", "ext4", "f2fs", "overlay", "tmpfs", "xfs"})
+# They set room aside in one go (elsewhere the C library may do it instead, by writing to every block), and what is mapped
+# from them does not go away with a connection.
+LOCAL_FILE_SYSTEMS = frozenset({"btrfs", "ext4", "f2fs", "overlay", "tmpfs", "xfs"})
 
 _REMEDIES = {
     errno.ENOSPC: "the disk is full: free some space",
