@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 OURS = "oncemore"
+ENOUGH = 1.5  # seconds for a round of all contenders; a task that takes less has more rounds
+MOST = 40  # rounds
 NOTICEABLE = 0.05  # of the machine's CPU time: from here on, other load is told
 CPU = os.environ.get("BENCH_CLOCK") == "cpu"
 # CPU time of this process counts on a machine that others use: waiting for a turn is left out, and so is waiting for a disk.
@@ -83,13 +85,18 @@ class Bench:
 
 
 def measure(task: Task, rounds: int) -> dict[str, Any]:
-    """Every contender in turn, `rounds` times. Minimum and median of each, and the other load that was seen."""
+    """Every contender in turn, `rounds` times, or more while that takes next to no time: then minima are worth more.
+
+    Minimum and median of each, and the other load that was seen.
+    """
     rounds = task.rounds or rounds
+    more = time.monotonic() + ENOUGH * rounds
     taken: dict[str, list[float]] = {contender.name: [] for contender in task.contenders}
     loads: list[Load] = []
     gc.collect()
     gc.freeze()  # what the set-up left is not to be looked through in every round
-    for number in range(rounds):
+    number = 0
+    while number < rounds or (number < MOST and time.monotonic() < more and not task.rounds):
         for contender in task.contenders:
             contender.before(number)
             gc.collect()
@@ -100,6 +107,7 @@ def measure(task: Task, rounds: int) -> dict[str, Any]:
             loads.append(watch.stop())
             contender.after(number)
             taken[contender.name].append((seconds if told is None else told) / contender.per)
+        number += 1
     found = {
         contender.name: {
             "limit": contender.limit,
@@ -108,7 +116,7 @@ def measure(task: Task, rounds: int) -> dict[str, Any]:
         }
         for contender in task.contenders
     }
-    about = {"unit": task.unit, "note": task.note, "rounds": rounds, "absent": task.absent}
+    about = {"unit": task.unit, "note": task.note, "rounds": number, "absent": task.absent}
     return {**about, "contenders": found, "goals": [_judged(goal, taken) for goal in task.goals], "load": _told(loads)}
 
 
