@@ -28,7 +28,7 @@ CHUNK = 8 << 20
 OURS = ".oncemore"  # how the names begin that we make among the user's files: stores and drafts
 
 _DIGEST = 32
-_DRAFT = re.compile(rf"{re.escape(OURS)}-([0-9a-f]+)-([0-9]+)-[0-9a-f]+")
+_DRAFT = rf"\{OURS}-([0-9a-f]+)-([0-9]+)-[0-9a-f]+"
 _HOST = blake3(os.uname().nodename.encode()).hexdigest(length=4)
 _TICK, _COARSE_TICK = 50_000_000, 2_000_000_000  # ns: two changes further apart have two times on any file system
 
@@ -225,7 +225,7 @@ def _discard_own(ready: list[tuple[str, str]], process: int) -> None:
 def _sweep(folder: str) -> None:
     """Remove the drafts of processes of this machine that are no more."""
     for name in os.listdir(folder):
-        found = _DRAFT.fullmatch(name)
+        found = re.fullmatch(_DRAFT, name)
         if found is not None and found[1] == _HOST and not _alive(int(found[2])):
             _discard([(os.path.join(folder, name), "")])
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from typing import Any
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -104,6 +105,13 @@ class IntegrityError(StoreError):
 
 class CheckpointWarning(UserWarning):
     """Something was not kept, or not reused; the message says what and why."""
+
+
+def logger() -> Any:
+    """What to tell in passing goes here, if somebody may listen: who has not loaded `logging` does not. None otherwise."""
+    logging = sys.modules.get("logging")
+    found = None if logging is None else logging.getLogger("oncemore")
+    return found if found is not None and found.isEnabledFor(20) else None  # INFO
 
 
 def warn(message: str) -> None:

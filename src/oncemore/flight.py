@@ -8,9 +8,10 @@ serves functions and coroutines, and `drive` or `drive_async` at its edge does t
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Generator
-from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -77,20 +78,50 @@ class Pause:
         await asyncio.sleep(self._seconds)
 
 
+class Landing:
+    """The end of a computation in this process, for those who wait for it: mostly nobody does."""
+
+    # Without a lock, which a garbage collector that releases a seat might find held by its own thread.
+
+    def __init__(self) -> None:
+        self._over = False
+        self._waiting: list[Callable[[], object]] = []
+
+    def then(self, tell: Callable[[], object]) -> None:
+        """Call `tell` when it is over, in whichever thread that is; maybe twice."""
+        self._waiting.append(tell)  # first: else it might be over in between, and nobody would be told
+        if self._over:
+            tell()
+
+    def end(self) -> None:
+        """It is over. To be said again if Ctrl-C came in between."""
+        self._over = True
+        for tell in self._waiting:
+            tell()
+
+
 class Arrival:
     """Wait until another thread or task of this process has finished with a key."""
 
-    def __init__(self, landing: Future[None]) -> None:
+    def __init__(self, landing: Landing) -> None:
         self._landing = landing
 
     def now(self) -> None:
-        self._landing.result()
+        over = threading.Event()
+        self._landing.then(over.set)
+        over.wait()
 
     async def later(self) -> None:
         import asyncio
 
-        # shielded: cancelling one who waits must not cancel the landing that others wait for
-        await asyncio.shield(asyncio.wrap_future(self._landing))
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(over.set)
+
+        self._landing.then(tell)
+        await over.wait()
 
 
 def drive(path: Path[T]) -> T:
@@ -144,12 +175,12 @@ class Seat:
     """The right to compute one key. Released once; should Ctrl-C hit the release, by the garbage collector."""
 
     place: tuple[str, str] = ("", "")
-    landing: Future[None]
+    landing: Landing
     hold: Any = None
     over = False
 
     def __init__(self, store: Holds, key: str) -> None:
-        self.landing = Future()
+        self.landing = Landing()
         self.place = (store.url, key)
 
     def release(self) -> None:
@@ -161,8 +192,7 @@ class Seat:
         finally:
             # not in a child that was forked while its parent had the seat
             if self.place in _landings and _landings[self.place] is self.landing:
-                if not self.landing.done():
-                    self.landing.set_result(None)
+                self.landing.end()
                 del _landings[self.place]
         self.over = True
 
@@ -170,7 +200,7 @@ class Seat:
 
 
 # Without a lock: who puts a landing here by `setdefault`, one operation of the interpreter, is the one to take it out.
-_landings: dict[tuple[str, str], Future[None]] = {}
+_landings: dict[tuple[str, str], Landing] = {}
 
 
 def board(store: Holds, key: str) -> Path[Seat | None]:

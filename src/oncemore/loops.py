@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, Literal, Union
@@ -15,6 +14,7 @@ from .events import SnapshotSaved
 from .facts import dataclass
 from .fingerprint.values import digest
 from .functions import kind_of
+from .modules import loading
 from .surroundings.objects import Roots
 from .surroundings.rng import Generators, states
 
@@ -70,6 +70,8 @@ def _progress(run: Run, step: Callable[[Any], Any], name: str | None, total: int
 def _spread(
     step: Callable[[Any], Any], items: Sequence[Any], concurrency: int, on_error: OnError, progress: Progress
 ) -> Results:
+    with loading:
+        from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
     advance: Callable[[], None]
 
     def one(index: int, item: Any) -> Any:

@@ -17,8 +17,7 @@ from types import ModuleType
 from typing import Any
 
 # Held while something is loaded in the midst of a program, not with oncemore: a child that is forked while another thread
-# imports would wait for that thread forever. So a fork waits until it is done. Not for what registers itself for forks, as
-# `logging` and thread pools do: the fork that waits would do the second half of that without the first.
+# imports would wait for that thread forever. So a fork waits until it is done.
 loading = threading.RLock()
 os.register_at_fork(before=loading.acquire, after_in_parent=loading.release, after_in_child=loading.release)
 

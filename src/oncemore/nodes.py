@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import quote
 
 from blake3 import blake3
 
 from .codec import Encoded, Naming
 from .facts import dataclass, field
 from .fingerprint import Part
+from .quoting import quote
 
 
 class _Quoted(dict[str, str]):

@@ -12,12 +12,12 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote, unquote
 
 from .codec import seal, unseal
 from .errors import IntegrityError, UsageError, warn
 from .events import Event
 from .facts import asdict, dataclass, field, names, replace
+from .quoting import quote, unquote
 from .secret import secret
 from .stores import Bytes, Frames, Hold, Store
 

@@ -13,12 +13,12 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from . import events
 from .errors import warn
 from .facts import dataclass, field
 from .modules import loading
+from .quoting import unquote
 from .reasons import NEW
 from .screen import Lines, Live, Piece, is_terminal, lines_on
 

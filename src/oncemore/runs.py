@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import time
-import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
@@ -14,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 from . import current, events, intents, records
 from .codec import Encoded
 from .earlier import earlier
-from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
+from .errors import CodecError, FingerprintError, StoreError, UsageError, logger, warn
 from .events import Event
 from .facts import replace
 from .fingerprint.values import digest
 from .loops import Every, OnError, Results, loop, map_items
+from .modules import loading
 from .nodes import Kept, Node
 from .opening import Opened, disabled, ending, open_run
 from .past import Checkpoint, Past, count, usable
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
-
-logger = logging.getLogger("oncemore")
 
 _PRUNE_EVERY = 32  # checkpoints
 
@@ -177,13 +174,16 @@ class Run(Past):
 
     def told(self, fact: E) -> E:
         """Tell listeners of this process. One that fails harms nobody."""
-        logger.info("run %s: %s", self.id, fact)
+        if (log := logger()) is not None:
+            log.info("run %s: %s", self.id, fact)
         for kind, callback in self._listeners:
             if isinstance(fact, kind):
                 try:
                     callback(fact)
                 except Exception:
-                    logger.exception("run %s: a listener for %s failed", self.id, kind.__name__)
+                    with loading:
+                        import logging
+                    logging.getLogger("oncemore").exception("run %s: a listener for %s failed", self.id, kind.__name__)
         return fact
 
     def on(self, kind: type[E], callback: Callable[[E], object]) -> None:
@@ -331,7 +331,7 @@ class Run(Past):
 
     def begin(self, node: Node) -> Begun:
         begun = self.scribe.begin(node)
-        if self._listeners or logger.isEnabledFor(logging.INFO):
+        if self._listeners or logger() is not None:
             self.told(begun.event())
         return begun
 
@@ -350,7 +350,8 @@ class Run(Past):
         try:
             return self.snapshot() if self.state.values_by_key() else ("", None)
         except (FingerprintError, CodecError) as error:
-            logger.info("run %s: no snapshot of the state: %s", self.id, error)
+            if (log := logger()) is not None:
+                log.info("run %s: no snapshot of the state: %s", self.id, error)
             return "", None
 
     def record(self, node: Node, kept: Kept, *, reason: str, seconds: float) -> None:
@@ -395,6 +396,8 @@ class Run(Past):
     def record_failure(self, node: Node, error: Exception, *, reason: str, seconds: float) -> None:
         """Keep what went wrong; the step runs again next time."""
         self.failed[node.step] += 1
+        with loading:
+            import traceback
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         said = f"{type(error).__name__}: {error}"
         self.emit(events.StepFailed(**node.about(), reason=reason, seconds=seconds, error=said, traceback=trace))

@@ -15,12 +15,13 @@ from blake3 import blake3
 
 from . import current
 from .current import current_run
+from .errors import logger
 from .looking import Looking, new_run
 from .opening import default_store, disabled, ending
 from .records import checked
 from .report import open_report
 from .retention import Policy, at_most
-from .runs import Run, logger
+from .runs import Run
 from .stores import Store, open_store
 
 StoreLike = Union[str, "os.PathLike[str]", Store]
@@ -129,5 +130,6 @@ def _derived() -> tuple[str, str]:
     run_id = (
         f"{os.path.splitext(os.path.basename(script))[0][:60]}-{blake3(json.dumps(words).encode()).hexdigest()[:8]}"
     )
-    logger.info("run %s: the id is derived from %s", run_id, words)
+    if (log := logger()) is not None:
+        log.info("run %s: the id is derived from %s", run_id, words)
     return run_id, " ".join(words)

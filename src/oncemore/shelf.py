@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from .blobs import keeping, marks, parting, pending, release, use, waiting
 from .codec import Decoded, Encoded, Naming, encode, seal, unseal
@@ -17,6 +16,7 @@ from .facts import replace
 from .fingerprint import Part
 from .near import Near
 from .nodes import Kept, Node, variant_key
+from .quoting import quote
 from .records import needed, read_log, signed
 from .secret import secret
 from .stores import Frames, Store

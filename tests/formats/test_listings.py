@@ -8,7 +8,8 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import Path
 
-from oncemore.fingerprint.listing import EDITION, make
+from oncemore.fingerprint.listing import EDITION
+from oncemore.fingerprint.tree import make
 
 SAMPLES = Path(__file__).parent / "code_samples.py"
 

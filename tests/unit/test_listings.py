@@ -11,7 +11,8 @@ from types import CodeType, FunctionType
 
 import pytest
 
-from oncemore.fingerprint.listing import key_of, make
+from oncemore.fingerprint.listing import key_of
+from oncemore.fingerprint.tree import make
 from tests.processes import Script
 
 TEXT = """\

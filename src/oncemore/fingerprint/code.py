@@ -12,9 +12,9 @@ from ..errors import FingerprintError
 from ..facts import dataclass, field
 from ..modules import loading, name_of_namespace
 from . import values
+from .listing import hashed
 from .shown import Part, is_secret, masked, short
 from .source import class_text, own
-from .tree import hashed
 from .units import home_of, without_step
 from .walk import Known, Record, Walk, active, answering
 from .watch import Watch

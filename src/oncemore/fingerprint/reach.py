@@ -9,7 +9,7 @@ from opcode import hasconst, opmap
 from types import CodeType
 
 from ..facts import dataclass
-from .tree import Import
+from .listing import Import
 
 _CACHE = opmap.get("CACHE", -1)
 _EXTENDED = opmap["EXTENDED_ARG"]

@@ -20,15 +20,12 @@ _MOST_PIECES = 50
 _MOST_ROWS = 10_000
 _PLAIN = frozenset([type(None), bool, int, float, complex, str, bytes])
 _BY_TEXT = frozenset(["datetime", "date", "time", "timedelta", "Decimal", "Fraction", "UUID", "ZoneInfo", "range"])
-_SECRET = re.compile(
+_SECRET = (
     r"passw(or)?d|passphrase|(^|_)pwd|secret|credential|(^|_)token$|(^|_)auth(orization)?($|_)|bearer|cookie|(^|_)dsn$"
-    r"|(api|access|private|signing|encryption|account|storage)_?key|connection_?string",
-    re.IGNORECASE,
+    r"|(api|access|private|signing|encryption|account|storage)_?key|connection_?string"
 )
-_IN_URL = re.compile(r"(\w+://[^/\s:@]*):[^/\s@]+@")
-_IN_SOURCE = re.compile(
-    r"""(?P<name>\b\w+)(?P<gap>['"]?\s*(:[^=,()\n]+)?[=:]\s*[rbuf]*)(?P<text>"[^"\n]*"|'[^'\n]*')"""
-)
+_IN_URL = r"(\w+://[^/\s:@]*):[^/\s@]+@"
+_IN_SOURCE = r"""(?P<name>\b\w+)(?P<gap>['"]?\s*(:[^=,()\n]+)?[=:]\s*[rbuf]*)(?P<text>"[^"\n]*"|'[^'\n]*')"""
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ class Part:
 @functools.lru_cache(1000)
 def is_secret(name: str) -> bool:
     """Whether something of that name is probably a credential."""
-    return _SECRET.search(name) is not None
+    return re.search(_SECRET, name, re.IGNORECASE) is not None
 
 
 def masked(source: str) -> str:
@@ -71,7 +68,7 @@ def masked(source: str) -> str:
     def hide(found: re.Match[str]) -> str:
         return f"{found['name']}{found['gap']}'***'" if is_secret(found["name"]) else found[0]
 
-    return _IN_URL.sub(r"\1:***@", _IN_SOURCE.sub(hide, source))
+    return re.sub(_IN_URL, r"\1:***@", re.sub(_IN_SOURCE, hide, source))
 
 
 def part_of(name: str, value: object, secret: bool = False) -> Part:
@@ -91,7 +88,7 @@ def short(value: object) -> str:
     try:
         text = _text(value, 3)
         if "://" in text:
-            text = _IN_URL.sub(r"\1:***@", text)
+            text = re.sub(_IN_URL, r"\1:***@", text)
     except Exception:  # what is shown is never worth a failure
         return f"<{type(value).__name__}>"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

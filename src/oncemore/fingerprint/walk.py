@@ -30,9 +30,9 @@ from ..modules import (
 )
 from . import units, values
 from .classes import class_pieces
+from .listing import Import, hashed
 from .reach import Reads, reads
 from .source import own
-from .tree import Import, hashed
 from .watch import Watch, containers_of
 
 if TYPE_CHECKING:

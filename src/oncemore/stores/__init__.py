@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Protocol, cast, runtime_checkable
-from urllib.parse import quote
 
 from ..errors import UsageError
+from ..quoting import quote
 
 Bytes = bytes | bytearray | memoryview
 Frames = Sequence[Bytes]  # one entry's bytes in pieces, so that large buffers are written without being joined

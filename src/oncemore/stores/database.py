@@ -15,10 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
-from urllib.parse import quote
 from weakref import WeakSet
 
 from ..errors import StoreDamaged, StoreError, UsageError, warn
+from ..quoting import quote
 from .creation import create
 from .filesystem import describe
 from .locks import LockFile

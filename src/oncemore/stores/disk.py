@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal, cast
-from urllib.parse import parse_qsl, quote, unquote_to_bytes
 from weakref import WeakValueDictionary
 
 from ..errors import IntegrityError, StoreError, UsageError
+from ..quoting import quote, unquote_to_bytes
 from . import Bytes, Frames, Hold, Store, open_store
 from .database import Database, fetch, opening
 from .filesystem import describe, network_file_system
@@ -204,7 +204,7 @@ def _parsed(url: str) -> tuple[str, str, bool]:
         place = place[2:]
         if not place.startswith("/"):
             raise UsageError(f"{url!r}: write disk:///absolute/path or disk:relative/path")
-    options = dict(parse_qsl(query, keep_blank_values=True))
+    options = {name: value for name, _, value in (pair.partition("=") for pair in query.split("&") if pair)}
     durable, network = options.pop("durable", "process"), options.pop("network", "refuse")
     if options or durable not in _DURABLE or network not in ("allow", "refuse"):
         raise UsageError(f"{url!r}: known options are durable=process or power, network=allow or refuse")

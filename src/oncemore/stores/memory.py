@@ -6,9 +6,9 @@ import os
 import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from urllib.parse import quote, unquote
 
 from ..errors import UsageError
+from ..quoting import quote, unquote
 from . import Bytes, Frames, Hold, Store, open_store
 from .keys import DIGITS, above_prefix, first_key, log_key, log_number
 

@@ -24,8 +24,8 @@ Declared = Union[str, "os.PathLike[str]"]
 Outputs = Collection[Declared] | Callable[..., Declared | Iterable[Declared]]
 Name = tuple[int | str, str]  # the place's name, and the path below its base
 
-_MAGIC = re.compile(r"[*?[]")
-_AFTER_NAME = re.compile(r"[.[]")
+_MAGIC = r"[*?[]"
+_AFTER_NAME = r"[.[]"
 
 
 class Place(NamedTuple):
@@ -55,7 +55,7 @@ def _placeholders(pattern: Declared, step: str) -> Iterator[str]:
     try:
         for _, field, spec, _ in Formatter().parse(text):
             if field is not None:
-                yield _AFTER_NAME.split(field, maxsplit=1)[0]
+                yield re.split(_AFTER_NAME, field, maxsplit=1)[0]
                 yield from _placeholders(spec or "", step)
     except ValueError as error:
         raise UsageError(f"step {step}: outputs has {text!r}, which is no pattern: {error}") from error
@@ -95,7 +95,7 @@ def places_of(moment: Moment) -> list[Place]:
 def _place(number: int, pattern: str, moment: Moment) -> Place:
     base, rest = "", ""
     for literal, field, spec, conversion in Formatter().parse(pattern):
-        wild = _MAGIC.search(literal)
+        wild = re.search(_MAGIC, literal)
         if rest or wild is None:
             base, rest = (base, rest + literal) if rest else (base + literal, "")
         else:
