@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from .codec import Decoded
+from .facts import dataclass
 from .nodes import Node
 from .runs import Run
 from .shelf import Shelf
@@ -63,7 +64,8 @@ class Asked:
         self.args, self.kwargs, self.bound, self.ordinal = args, kwargs, bound, ordinal
 
 
-class Found(NamedTuple):
+@dataclass
+class Found:
     """What recall brought: an entry with its value and effects, or the reason why there is none."""
 
     entry: Decoded | None = None

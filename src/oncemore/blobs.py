@@ -21,6 +21,7 @@ from blake3 import blake3
 
 from .codec import Decoded, encode
 from .errors import CodecError, IntegrityError, StoreError
+from .facts import dataclass
 from .secret import secret
 from .stores import Bytes, Frames, Store
 
@@ -331,7 +332,8 @@ def sweep(store: Store) -> None:
 # -- the store of the checkpoint that is being made or read
 
 
-class Keeping(NamedTuple):
+@dataclass
+class Keeping:
     store: Store
     note: Callable[[list[str]], object]  # is told the keys of all chunks that the checkpoint refers to
     node: str  # whose checkpoint it is

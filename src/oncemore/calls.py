@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from . import current, generators, intents, joining, quick
+from . import current, intents, joining, quick
 from .asked import Asked, Call, Found, around, inside
 from .blobs import keeping
 from .codec import Decoded
@@ -34,6 +34,7 @@ from .fingerprint import Fingerprint, Identity, Part
 from .flight import Blocking, Path, board, drive, drive_async
 from .functions import kind_of
 from .looking import called_plainly
+from .modules import loading
 from .nodes import Kept
 from .reasons import NEW, Change, Explanation, Facts, changes, sentence
 from .runs import Reference, Run
@@ -64,10 +65,9 @@ class Definition:
         kind = kind_of(function)
         if kind == "coroutine":  # the outermost: a wrapper may make a plain function of a coroutine's
             self._follow = drive_async
-        elif kind == "generator":
-            self._follow, self._item_by_item = generators.drive, True
-        elif kind == "async generator":
-            self._follow, self._item_by_item = generators.drive_async, True
+        elif kind in ("generator", "async generator"):
+            generators = _generators()
+            self._follow, self._item_by_item = generators.drive if kind == "generator" else generators.drive_async, True
         whole = not (self.every_call or self._item_by_item or options["outputs"]) and self.expires is None
         self.quick = whole and self.identity.plain and self._follow is drive
         if self.once and self._item_by_item:
@@ -89,7 +89,7 @@ class Definition:
         """Begin a call: the value, or what awaits it, or what yields its items."""
         if self._item_by_item:
             body = self.function(*args, **kwargs)  # nothing of it runs yet
-            return self._follow(generators.path(self, body, run, args, kwargs, fresh=fresh))
+            return self._follow(_generators().path(self, body, run, args, kwargs, fresh=fresh))
         return self._follow(self.path(run, args, kwargs, fresh=fresh))
 
     # -- the path of one call
@@ -347,7 +347,7 @@ class Definition:
         """What is kept of a call: the value, or a generator of the items."""
         entry = self.recorded(asked)
         if self._item_by_item:
-            return self._follow(generators.look(self, asked, entry))
+            return self._follow(_generators().look(self, asked, entry))
         return self.load(asked, entry)[0]
 
     def explain(self, asked: Asked) -> Explanation:
@@ -374,3 +374,10 @@ def _name(function: Callable[..., Any]) -> str:
     if isinstance(function, functools.partial):
         return _name(function.func)
     return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def _generators() -> Any:
+    """What follows steps that yield, from when there is one."""
+    with loading:
+        from . import generators
+    return generators

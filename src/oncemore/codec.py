@@ -13,7 +13,7 @@ import json
 import pickle
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from blake3 import blake3
 
@@ -21,6 +21,7 @@ from . import compression
 from .bulk import LARGE, Bytes, Headed, hasher
 from .errors import CodecError, IntegrityError
 from .events import to_json
+from .facts import dataclass
 from .modules import canonical_name, loading
 
 Naming = Callable[[Any], Any]  # the name of an object that is not kept by value, or None
@@ -92,7 +93,8 @@ def _mac(frames: Sequence[Bytes], key: str, secret: bytes, size: int = 0) -> byt
     return found
 
 
-class Encoded(NamedTuple):
+@dataclass
+class Encoded:
     """An entry ready to be written under `key`."""
 
     key: str
@@ -121,7 +123,7 @@ def encode(value: object, meta: Mapping[str, Any], *, key: str, secret: bytes, n
         return Encoded(key, seal(frames, key, secret), len(about) + len(stream), _ENVELOPE + len(frames[0]), small)
     parts: list[Bytes | pickle.PickleBuffer] = [about, stream, *buffers]
     packed = [compression.pack(part) for part in parts]
-    packed[0] = packed[0]._replace(item=item)
+    packed[0].item = item
     table = b"".join(_FRAME.pack(p.packing, p.item, p.size, p.raw) for p in packed)
     frames = [_COUNT.pack(len(packed)) + table]
     offset = len(frames[0])

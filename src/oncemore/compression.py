@@ -8,10 +8,11 @@ from __future__ import annotations
 import pickle
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .bulk import Bytes, allocate
 from .errors import CodecError
+from .facts import dataclass
 from .modules import loading
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ _FLOATS = ("f", "d", "Zd")  # as the buffer protocol calls them
 _local = threading.local()  # zstandard's objects must not be shared between threads
 
 
-class Packed(NamedTuple):
+@dataclass
+class Packed:
     packing: int
     item: int
     pieces: list[Bytes]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from .errors import IntegrityError, UsageError
 from .events import Event, StepCompleted, StepFailed, StepNotKept
@@ -75,7 +75,8 @@ class Explanation:
         return {**vars(self), "changes": [change.as_dict() for change in self.changes]}
 
 
-class Facts(NamedTuple):
+@dataclass
+class Facts:
     """What a node depends on, part by part; `packages` are noted only. What it reads of the state shows when it has run."""
 
     arguments: Mapping[str, Part]

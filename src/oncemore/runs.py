@@ -23,8 +23,6 @@ from .opening import Opened, disabled, ending, open_run
 from .past import Checkpoint, Past, count, usable
 from .records import Record
 from .repeats import Ordinals, Passed
-from .reshape import rollback
-from .retention import Policy, prune
 from .scribe import Begun, Scribe
 from .shelf import Shelf
 from .stores import Store
@@ -33,6 +31,7 @@ from .surroundings.state import State
 
 if TYPE_CHECKING:
     from .report import Report
+    from .retention import Policy
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
@@ -167,6 +166,8 @@ class Run(Past):
             self._since_pruned = 0
             self._last_snapshot = ("", "")  # it may go
             self._passed.recount()
+            with loading:
+                from .retention import prune
             try:
                 prune(self.store, self._retention, [self.id], dry_run=False, own=self.id)
             except StoreError as error:
@@ -294,6 +295,8 @@ class Run(Past):
 
         Nothing is removed: the log tells of it and `History.undo_rollback` takes it back.
         """
+        with loading:
+            from .reshape import rollback
         self.use(rollback(self.store, self.id, to=to, before=before, own=self._opened.mark))
         self._last_snapshot, self._passed, self.loops = ("", ""), Passed(), {}
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from contextvars import Token
 from types import TracebackType
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from blake3 import blake3
 
@@ -17,12 +17,15 @@ from . import current
 from .current import current_run
 from .errors import logger
 from .looking import Looking, new_run
+from .modules import loading
 from .opening import default_store, disabled, ending
 from .records import checked
 from .report import open_report
-from .retention import Policy, at_most
 from .runs import Run
 from .stores import Store, open_store
+
+if TYPE_CHECKING:
+    from .retention import Policy
 
 StoreLike = Union[str, "os.PathLike[str]", Store]
 
@@ -62,6 +65,8 @@ class checkpoint_scope:
     ) -> None:
         self._run_id = None if run_id is None else checked(run_id)
         if max_checkpoints is not None:
+            with loading:
+                from .retention import at_most
             limit = at_most(max_checkpoints)
             retention = limit if retention is None else retention & limit
         self._store, self._quiet = store, quiet

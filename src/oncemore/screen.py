@@ -16,7 +16,9 @@ import time
 import unicodedata
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
+
+from .facts import dataclass
 
 _INTERVAL = 0.1  # seconds between two updates of the live line
 _ASCII = str.maketrans({"●": "*", "✓": "+", "✗": "x", "←": "<-", "→": "->", "·": "-", "…": "..."})
@@ -88,7 +90,8 @@ class Lines:
         return "".join(shown).rstrip()
 
 
-class Live(NamedTuple):
+@dataclass
+class Live:
     """A line that may change: whose it is, what it says now, and what to leave there for good if it has to give way."""
 
     owner: object

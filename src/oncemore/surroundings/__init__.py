@@ -8,7 +8,7 @@ the result, so what they share stays shared. All of this costs only when a step 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import UsageError
 from ..facts import dataclass, field
@@ -17,7 +17,8 @@ from ..modules import loading
 from .objects import Roots
 
 
-class Early(NamedTuple):
+@dataclass
+class Early:
     """A state value as it was when the step began, and its digest when a generator handed over to its consumer."""
 
     value: Any

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from blake3 import blake3
 
 from ..codec import dumps, loads
 from ..errors import CodecError, FingerprintError
+from ..facts import dataclass
 from ..fingerprint.values import digest
 from .ways import ATOMS, fixed, through, way
 
@@ -22,14 +23,16 @@ Name = tuple[str, str, int]  # kind of root, its name, place in the walk
 Place = tuple[str, str]
 
 
-class Walk(NamedTuple):
+@dataclass
+class Walk:
     """Where a root leads to at one moment: its objects, the root first, and their places in the order they were met."""
 
     found: list[Any]
     met: list[int]
 
 
-class Note(NamedTuple):
+@dataclass
+class Note:
     """A root before a step: its value, digest and walk, and the digests of the objects that are looked at one by one."""
 
     value: Any
@@ -72,7 +75,8 @@ class Roots:
         """Learn the objects under a root, as they are now or as an earlier walk found them."""
         place = (kind, name)
         if place not in self._walks:
-            found, met = self._walks[place] = walk or walk_from(self._lookup(kind, name))
+            walk = self._walks[place] = walk or walk_from(self._lookup(kind, name))
+            found, met = walk.found, walk.met
             if not met:
                 self._shapes[place] = _NOTHING
                 return found

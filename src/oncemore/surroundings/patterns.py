@@ -6,18 +6,18 @@ value of a parameter is a character like any other.
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from string import Formatter
-from typing import Any, NamedTuple, Union
+from typing import Any, Union
 
 from ..blobs import OURS
 from ..errors import FingerprintError, UsageError
+from ..facts import dataclass
 from ..fingerprint.values import digest
 from ..functions import EMPTY, KEYWORD_ONLY, POSITIONAL_OR_KEYWORD, VAR_KEYWORD, parameters_of
+from ..modules import loading
 from . import Moment
 
 Declared = Union[str, "os.PathLike[str]"]
@@ -28,7 +28,8 @@ _MAGIC = r"[*?[]"
 _AFTER_NAME = r"[.[]"
 
 
-class Place(NamedTuple):
+@dataclass
+class Place:
     """One declared output, its parameters filled in. `name` is its number, or the path itself if a callable gave it."""
 
     name: int | str
@@ -48,12 +49,24 @@ def check_outputs(outputs: Outputs, parameter_names: Collection[str], step: str)
             raise UsageError(f"step {step}: outputs names {name!r}, which is no parameter. There are: {real}")
 
 
+def _formatter() -> Any:
+    with loading:
+        from string import Formatter
+    return Formatter()
+
+
+def _glob() -> Any:
+    with loading:
+        import glob
+    return glob
+
+
 def _placeholders(pattern: Declared, step: str) -> Iterator[str]:
     if not isinstance(pattern, (str, os.PathLike)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"step {step}: outputs has {pattern!r}, which is not a path")
     text = os.fspath(pattern)
     try:
-        for _, field, spec, _ in Formatter().parse(text):
+        for _, field, spec, _ in _formatter().parse(text):
             if field is not None:
                 yield re.split(_AFTER_NAME, field, maxsplit=1)[0]
                 yield from _placeholders(spec or "", step)
@@ -94,23 +107,23 @@ def places_of(moment: Moment) -> list[Place]:
 
 def _place(number: int, pattern: str, moment: Moment) -> Place:
     base, rest = "", ""
-    for literal, field, spec, conversion in Formatter().parse(pattern):
+    for literal, field, spec, conversion in _formatter().parse(pattern):
         wild = re.search(_MAGIC, literal)
         if rest or wild is None:
             base, rest = (base, rest + literal) if rest else (base + literal, "")
         else:
             upto = base + literal[: wild.start()]
             base, first = upto[: upto.rfind(os.sep) + 1], upto[upto.rfind(os.sep) + 1 :]
-            rest = glob.escape(first) + literal[wild.start() :]
+            rest = _glob().escape(first) + literal[wild.start() :]
         if field is not None:
             text = _filled_in(pattern, field, spec or "", conversion, moment)
-            base, rest = (base, rest + glob.escape(text)) if rest else (base + text, "")
+            base, rest = (base, rest + _glob().escape(text)) if rest else (base + text, "")
     shown = pattern if pattern == base + rest else f"{pattern} ({base + rest})"
     return Place(number, base, rest, shown)
 
 
 def _filled_in(pattern: str, field: str, spec: str, conversion: Any, moment: Moment) -> str:
-    form = Formatter()
+    form = _formatter()
     try:
         value = form.convert_field(form.get_field(field, (), moment.arguments)[0], conversion)
         spec = form.vformat(spec, (), moment.arguments)
@@ -139,7 +152,7 @@ def found_at(place: Place, here: str) -> dict[Name, str]:
     if not place.rest:
         starts = [""]
     else:
-        starts = [os.path.normpath(at) for at in glob.glob(place.rest, root_dir=top, recursive=True)]
+        starts = [os.path.normpath(at) for at in _glob().glob(place.rest, root_dir=top, recursive=True)]
     return {(place.name, at): kind for start in starts for at, kind in _below(top, start, not place.rest)}
 
 

@@ -289,8 +289,8 @@ class Watch:
 
     def _hand_out(self) -> None:
         """The generator has yielded: what its consumer changes from now on is not its own doing."""
-        for key, early in self.moment.early.items():
-            self.moment.early[key] = early._replace(left=identity(early.value))
+        for early in self.moment.early.values():
+            early.left = identity(early.value)
 
     def undo(self) -> None:
         """Put everything back as it was before a step that failed."""

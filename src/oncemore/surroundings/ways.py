@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import lru_cache, partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+from ..facts import dataclass
 from ..file import File, FileChange
 
 ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented)))
@@ -41,7 +42,8 @@ def _once_per_type(function: Callable[[type], T]) -> Callable[[type], T]:
     return lru_cache(maxsize=4096)(function)
 
 
-class Way(NamedTuple):
+@dataclass
+class Way:
     """How one type of object is looked into and changed in place."""
 
     children: Callable[[Any], Iterable[Any]]
