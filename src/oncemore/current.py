@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,16 @@ _current: ContextVar[Run | None] = ContextVar("oncemore_run")  # not set in a th
 here = _current.get  # `here(None)` is what `current_run` gives, with one call less
 rehearsal: Any = None  # a `Look`, while a script is run to look, not to do (see looking.py)
 opened: dict[Run, tuple[Run | None, int]] = {}  # the runs open in this process: the run around each, and its thread
+
+
+engaged: set[object] = (
+    set()
+)  # references to runs that keep something, and to rehearsals; while there are none, calls are plain
+
+
+def engage(keeper: object) -> None:
+    """From now on calls may be more than plain ones, as long as `keeper` exists: a task may go on in a scope that was left."""
+    engaged.add(weakref.ref(keeper, engaged.discard))
 
 
 def current_run() -> Run | None:

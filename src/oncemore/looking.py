@@ -121,3 +121,4 @@ def over(store: Store) -> Store:
 
 if os.environ.get(LOOK):  # started by a script that is looked at
     current.rehearsal = Look(os.environ[LOOK], Looking, 0)
+    current.engage(current.rehearsal)

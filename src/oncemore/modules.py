@@ -6,13 +6,12 @@ of code and the pickles in a checkpoint need that, or a script would not find ag
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import sys
 import threading
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -127,7 +126,9 @@ def is_importable_project(name: str) -> bool:
     if name in sys.modules:
         return is_project_module(name)
     try:
-        spec = importlib.util.find_spec(name)
+        with loading:
+            from importlib.util import find_spec
+        spec = find_spec(name)
     except Exception:  # a package around it fails: whoever imports it will meet that
         return False
     if spec is None:
@@ -140,6 +141,6 @@ def is_importable_project(name: str) -> bool:
 def load_project_module(name: str) -> ModuleType | None:
     """The user's own module of that name, None if there is none that can be loaded."""
     try:
-        return importlib.import_module(name) if is_importable_project(name) else None
+        return import_module(name) if is_importable_project(name) else None
     except Exception:  # as above
         return None

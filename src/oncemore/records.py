@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -95,7 +95,7 @@ def checked(run_id: str) -> str:
         raise UsageError(f"a run id is a string, not {run_id!r}")
     if not run_id or len(run_id) > 200:
         raise UsageError(f"a run id has 1 to 200 characters, not {len(run_id)}")
-    if any(unicodedata.category(c) in ("Cc", "Cs") for c in run_id):
+    if not run_id.isprintable() and re.search("[\0-\x1f\x7f-\x9f\ud800-\udfff]", run_id):
         raise UsageError(f"the run id {run_id!r} has a character that cannot be printed")
     return run_id
 

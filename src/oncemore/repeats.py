@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from bisect import insort
 from collections.abc import Iterable
-from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
@@ -65,7 +65,7 @@ class Ordinals:
     """Numbers for identical calls. A failed call gives its number back, so that a retry is the same call."""
 
     def __init__(self, first: int = 0, free: Iterable[int] = ()) -> None:
-        self._numbers, self._next, self._free = count(first), first, list(free)
+        self._numbers, self._next, self._free = count(first), first, sorted(free)
 
     def __reduce__(self) -> tuple[Any, ...]:  # kept with the snapshots of loops
         return Ordinals, (self._next, list(self._free))
@@ -76,11 +76,11 @@ class Ordinals:
     def take(self) -> int:
         # Threads take numbers at once. No lock, which a fork could copy while held: each of these is one operation.
         try:
-            return heappop(self._free)
+            return self._free.pop(0)
         except IndexError:
             number = next(self._numbers)
             self._next = max(self._next, number + 1)
             return number
 
     def give_back(self, number: int) -> None:
-        heappush(self._free, number)
+        insort(self._free, number)

@@ -102,6 +102,8 @@ class Run(Past):
         self.resumed = self._opened.resumed
         self.use(self._opened.record)
         self.state.update(self._opened.record.state)
+        if not self.disabled:
+            current.engage(self)
         return self
 
     def use(self, record: Record) -> None:

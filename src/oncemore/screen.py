@@ -13,12 +13,12 @@ import os
 import sys
 import threading
 import time
-import unicodedata
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO
 
 from .facts import dataclass
+from .modules import loading
 
 _INTERVAL = 0.1  # seconds between two updates of the live line
 _ASCII = str.maketrans({"●": "*", "✓": "+", "✗": "x", "←": "<-", "→": "->", "·": "-", "…": "..."})
@@ -274,6 +274,8 @@ def _printable(text: str) -> str:
 
 
 def _sizes(text: str) -> Iterator[int]:
+    with loading:
+        import unicodedata
     for c in text:
         yield 0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
 

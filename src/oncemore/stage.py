@@ -133,6 +133,7 @@ def _in_force(look: Look) -> Generator[None, None, None]:
             told(failed)
 
     current.rehearsal, threading.excepthook, os.environ[LOOK] = look, tell, look.notes
+    current.engage(look)
     try:
         yield
     finally:

@@ -17,10 +17,9 @@ from typing import (
     overload,
 )
 
-from . import current
 from .asked import Asked
 from .calls import Definition
-from .current import here, opened, run_here
+from .current import engaged, here, run_here
 from .durations import Duration
 from .errors import UsageError
 from .fingerprint import Fingerprint, Key
@@ -153,16 +152,22 @@ class Step(_Verbs[P, R]):
 def _caller(definition: Definition, reference: Reference | None) -> Callable[..., Any]:
     """What calling a step does."""
     function = definition.function
-    alone = not definition.share and reference is None  # outside a scope, nobody keeps its results
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        run = here(None)
-        if (not opened if run is None else run.disabled) and alone and current.rehearsal is None:
-            return function(*args, **kwargs)
         run = definition.home(reference)
         return definition.plainly(args, kwargs) if run is None else definition.call(run, args, kwargs)
 
-    return call
+    def alone(
+        *args: Any, **kwargs: Any
+    ) -> Any:  # nothing is kept outside a scope, and inside one it is the current run's
+        if not engaged:
+            return function(*args, **kwargs)
+        run = here(None)
+        if run is None or run.disabled:
+            return call(*args, **kwargs)
+        return definition.call(run, args, kwargs)
+
+    return call if definition.share or reference is not None else alone
 
 
 class BoundStep(_Verbs[P, R]):

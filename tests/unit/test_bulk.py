@@ -108,6 +108,17 @@ def test_what_is_written_to_a_mapped_value_reaches_neither_its_file_nor_who_else
     assert bytes(other) == data == bytes(fetched(disk, row))
 
 
+def test_only_a_file_that_nobody_writes_to_is_mapped(tmp_path: Path) -> None:
+    disk, data = BytesDisk(str(tmp_path)), RNG.randbytes(1 << 21)
+    row = disk.store(data)
+    path = tmp_path / str(row[2])
+    assert path.stat().st_mode & 0o777 == 0o400
+    path.chmod(0o600)  # as an earlier oncemore made it
+    found = memoryview(fetched(disk, row))
+    assert bytes(found) == data
+    assert found.obj not in bulk._maps
+
+
 def test_a_mapped_value_stays_when_its_file_is_removed(tmp_path: Path) -> None:
     disk, data = BytesDisk(str(tmp_path)), RNG.randbytes(1 << 21)
     row = disk.store(data)

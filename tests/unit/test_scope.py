@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import signal
 import subprocess
@@ -480,3 +481,43 @@ def test_the_run_counts_what_happened() -> None:
 def test_a_run_shows_its_id_and_its_store() -> None:
     with checkpoint_scope("shown", store="memory://shown") as run:
         assert re.fullmatch(r"<Run 'shown' in memory://shown>", repr(run))
+
+
+def test_a_task_that_goes_on_after_its_scope_still_keeps_what_it_does(ran: Ran) -> None:
+    async def goes_on(over: asyncio.Event) -> int:
+        await over.wait()
+        return await later(1)
+
+    async def main() -> int:
+        over = asyncio.Event()
+        async with checkpoint_scope("outlived"):
+            task = asyncio.create_task(goes_on(over))
+        gc.collect()
+        over.set()
+        return await task
+
+    assert [asyncio.run(main()) for _ in range(2)] == [2, 2]
+    assert ran() == ["later"]
+
+
+def test_once_nobody_can_be_in_a_scope_any_more_calls_are_plain_again(script: Script) -> None:
+    done = script(
+        """
+        import gc, time
+        from oncemore import checkpoint_scope, checkpointed, current
+
+        @checkpointed
+        def double(x):
+            print("double")
+            return x * 2
+
+        with checkpoint_scope("over"):
+            double(1)
+        until = time.monotonic() + 30
+        while current.engaged and time.monotonic() < until:
+            time.sleep(0.1)
+            gc.collect()
+        print(len(current.engaged), double(1), double(1))
+        """
+    )
+    assert done.out.split() == ["double", "double", "double", "0", "2", "2"]

@@ -68,7 +68,11 @@ def masked(source: str) -> str:
     def hide(found: re.Match[str]) -> str:
         return f"{found['name']}{found['gap']}'***'" if is_secret(found["name"]) else found[0]
 
-    return re.sub(_IN_URL, r"\1:***@", re.sub(_IN_SOURCE, hide, source))
+    return _without_password(re.sub(_IN_SOURCE, hide, source) if '"' in source or "'" in source else source)
+
+
+def _without_password(text: str) -> str:
+    return re.sub(_IN_URL, r"\1:***@", text) if "://" in text else text
 
 
 def part_of(name: str, value: object, secret: bool = False) -> Part:
@@ -86,9 +90,7 @@ def part_of(name: str, value: object, secret: bool = False) -> Part:
 def short(value: object) -> str:
     """A text for a value: what it is if that is short, else of what kind."""
     try:
-        text = _text(value, 3)
-        if "://" in text:
-            text = re.sub(_IN_URL, r"\1:***@", text)
+        text = _without_password(_text(value, 3))
     except Exception:  # what is shown is never worth a failure
         return f"<{type(value).__name__}>"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -9,7 +9,6 @@ closure) is described where it is found, with everything it holds; it may hold i
 from __future__ import annotations
 
 import builtins
-import importlib.util
 import os
 import threading
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from ..modules import (
     is_project_file,
     is_project_module,
     load_project_module,
+    loading,
     name_of_namespace,
     project_folder,
 )
@@ -336,8 +336,10 @@ class Walk:
     def _import(self, wanted: Import, space: Space, found: Reads) -> None:
         """An import in a body. The module is loaded if it is the project's: the body would do the same."""
         package = space.get("__package__") or getattr(space.get("__spec__"), "parent", None) or ""
+        with loading:
+            from importlib.util import resolve_name
         try:
-            name = importlib.util.resolve_name("." * wanted.level + wanted.module, str(package))
+            name = resolve_name("." * wanted.level + wanted.module, str(package))
         except ImportError:
             return
         if not is_importable_project(name):

@@ -82,7 +82,7 @@ _SCHEMES = {  # imported when first used
     "memory": "oncemore.stores.memory:open_url",
 }
 _PLANNED = ("postgres", "postgresql", "redis", "rediss", "s3", "gs", "az")
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")  # two characters or more: `C:` is a drive
+_SCHEME = r"([A-Za-z][A-Za-z0-9+.-]+):"  # two characters or more: `C:` is a drive
 
 
 def open_store(target: str | os.PathLike[str] | Store) -> Store:
@@ -120,7 +120,7 @@ def store_exists(target: str | os.PathLike[str] | Store) -> bool:
 
 def _found(target: str | os.PathLike[str]) -> tuple[str, str, str]:
     """The module of the store at a path or URL, the name of its opener, and the URL."""
-    found = None if isinstance(target, os.PathLike) else _SCHEME.match(target)
+    found = re.match(_SCHEME, target) if isinstance(target, str) and ":" in target else None
     if found is None:
         return *_opener("disk"), _disk_url(os.fspath(target))
     return *_opener(found[1].lower()), cast(str, target)

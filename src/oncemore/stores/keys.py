@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
 DIGITS = 16  # of the number that ends a log entry's key
-_ENTRY = re.compile(r"[0-9a-f]{16}")
 
 
 def above_prefix(prefix: str) -> str | None:
@@ -32,4 +29,4 @@ def log_key(log: str, number: int) -> str:
 def log_number(log: str, key: str) -> int | None:
     """Which entry of `log` this key is, or None when it is none."""
     digits = key[len(log) :]
-    return int(digits, 16) if _ENTRY.fullmatch(digits) else None
+    return int(digits, 16) if len(digits) == DIGITS and not digits.strip("0123456789abcdef") else None

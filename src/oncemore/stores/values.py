@@ -27,8 +27,9 @@ INLINE = 1 << 15  # values below this size live in their row
 _LARGE = (
     1 << 20
 )  # room for such a file is asked for at once, and it is not copied to be read: that saves a third of the time
+_WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 _NOT_A_FILE = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO)
-_NAME = re.compile(r"[0-9a-f]{2}/[0-9a-f]{30}\.val")
+_NAME = r"[0-9a-f]{2}/[0-9a-f]{30}\.val"
 
 Row = tuple[int, int, "str | None", "bytes | None"]  # the columns size, mode, filename, value
 
@@ -86,7 +87,7 @@ class BytesDisk:
 
     def owns(self, filename: object) -> bool:
         """Whether a file name is one that `filename` makes: nothing outside the directory, nothing else inside it."""
-        return isinstance(filename, str) and _NAME.fullmatch(filename) is not None
+        return isinstance(filename, str) and re.fullmatch(_NAME, filename) is not None
 
     def filename(self, key: object = None, value: object = None) -> tuple[str, str]:
         """A fresh name, relative and absolute. One level of 256 folders, which stay: removing them would race."""
@@ -115,7 +116,7 @@ class BytesDisk:
         return file_system(self._directory) in LOCAL_FILE_SYSTEMS
 
     def _write_frames(self, path: str, frames: Sequence[Bytes], size: int) -> None:
-        with open(path, "xb", opener=_private) as file:
+        with open(path, "xb", opener=_sealed if size >= _LARGE else _private) as file:
             if size >= _LARGE and self._local:
                 with contextlib.suppress(OSError):  # what is wrong, writing will tell
                     os.posix_fallocate(file.fileno(), 0, size)
@@ -143,7 +144,10 @@ class BytesDisk:
             size = about.st_size
             if not stat.S_ISREG(about.st_mode) or expected not in (None, size):
                 raise self.damaged(key, f"its file {filename} has {size} bytes instead of {expected}")
-            if size >= _LARGE and self._local and (found := mapped(descriptor, size)) is not None:
+            final = (
+                size >= _LARGE and not about.st_mode & _WRITABLE
+            )  # else somebody may write to it, and it would change
+            if final and self._local and (found := mapped(descriptor, size)) is not None:
                 return found
             buffer = allocate(size)
             if not _fill(descriptor, buffer):
@@ -159,13 +163,19 @@ def _size(frames: Frames) -> int:
     return sum(memoryview(frame).nbytes for frame in frames)
 
 
-def _private(path: str, flags: int) -> int:
+def _private(path: str, flags: int, mode: int = 0o600) -> int:
+    """A new file that others cannot read."""
     try:
-        return os.open(path, flags, 0o600)
+        return os.open(path, flags, mode)
     except FileNotFoundError:
         with contextlib.suppress(FileExistsError):
             os.mkdir(os.path.dirname(path), 0o700)
-        return os.open(path, flags, 0o600)
+        return os.open(path, flags, mode)
+
+
+def _sealed(path: str, flags: int) -> int:
+    """And that nobody opens to write to it, but for who makes it."""
+    return _private(path, flags, 0o400)
 
 
 def _fill(descriptor: int, buffer: memoryview) -> bool:
