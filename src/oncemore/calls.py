@@ -199,7 +199,7 @@ class Definition:
         if entry is None:
             return Found(why=why)
         try:
-            if entry.bare and self.quick and indifferent():  # no more to it, as in quick.py
+            if self.quick and entry.alone and indifferent():  # then this is all that the rest would do
                 return Found(entry, entry.load())
             value, effects, moment = self.load(asked, entry)
             why = verify(moment, effects)

@@ -38,7 +38,7 @@ _ALIGNED = 64  # buffers begin at multiples of this, counted from the entry's be
 
 _PLAIN = frozenset([type(None), bool, int, float, str, bytes])
 _GLOBAL = b"\x93"  # the operation of a pickle that names a class; in a text it may stand, too, which does no harm
-_MORE = frozenset(["effects", "roots", "reads", "readings", "items", "forgotten"])  # in the metadata: not only a value
+_MORE = frozenset(["effects", "roots", "reads", "readings", "items", "forgotten", "blobs"])  # metadata of more than a value
 _BARE = 0  # in the place of the item size of the metadata: `pickle.loads` of the pickle gives all that there is
 _SECONDS = struct.Struct("<d")
 _GLANCE = 4096  # bytes; what is larger is not kept in memory
@@ -182,6 +182,11 @@ class Decoded:
         """The metadata. Skipping a step that is nothing but a value does without."""
         facts: dict[str, Any] = json.loads(bytes(compression.unpack(*self._frames[0])))
         return facts
+
+    @property
+    def alone(self) -> bool:
+        """Whether the value is all that there is, and needs nothing of the call to be loaded."""
+        return self.bare or _MORE.isdisjoint(self.meta)
 
     def holds(self, other: Decoded) -> bool:
         """Whether what is stored of the value is the same, byte for byte; if not, the values may still be equal."""

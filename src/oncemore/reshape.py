@@ -15,7 +15,7 @@ from .records import Record, checked, needed, parse, read, record_key, sealed, s
 from .secret import secret
 from .stores import Bytes, Store
 
-_BATCH = 500  # entries removed in one transaction, so that others need not wait long
+_BATCH = 5000  # entries removed in one transaction: others wait some hundredths of a second
 
 
 def rollback(store: Store, run_id: str, *, to: str | None = None, before: str | None = None, own: str = "") -> Record:

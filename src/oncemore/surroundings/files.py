@@ -92,6 +92,8 @@ class Files(Surrounding):
             note.trouble = error
 
     def after(self, moment: Moment, note: _Note | None) -> Effect | None:
+        if note is None and not moment.inside:
+            return None
         outer, paths = around(moment), _Paths(*((note.places, note.here) if note else ((), "")))
         trouble = [each for each in (note and note.trouble, *moment.inside) if isinstance(each, Exception)]
         if trouble:
