@@ -81,7 +81,9 @@ def main() -> None:
     bare = quartile.pop("diskcache set")
     for label, each in sorted(quartile.items(), key=lambda pair: -pair[1]):
         print(f"{each:7.1f}  {label}")
-    print(f"{sum(quartile.values()):7.1f}  all of it: {sum(quartile.values()) / bare:.1f} x a set of diskcache, {bare:.1f}")
+    print(
+        f"{sum(quartile.values()):7.1f}  all of it: {sum(quartile.values()) / bare:.1f} x a set of diskcache, {bare:.1f}"
+    )
 
 
 if __name__ == "__main__":

@@ -37,7 +37,8 @@ from .looking import called_plainly
 from .modules import loading
 from .nodes import Kept
 from .reasons import NEW, Change, Explanation, Facts, changes, sentence
-from .runs import Reference, Run
+from .records import Reference
+from .runs import Run
 from .surroundings import Moment, Scene, indifferent, kinds, restore, verify
 from .surroundings.patterns import check_outputs
 from .surroundings.state import depend

@@ -14,11 +14,7 @@ _current: ContextVar[Run | None] = ContextVar("oncemore_run")  # not set in a th
 here = _current.get  # `here(None)` is what `current_run` gives, with one call less
 rehearsal: Any = None  # a `Look`, while a script is run to look, not to do (see looking.py)
 opened: dict[Run, tuple[Run | None, int]] = {}  # the runs open in this process: the run around each, and its thread
-
-
-engaged: set[object] = (
-    set()
-)  # references to runs that keep something, and to rehearsals; while there are none, calls are plain
+engaged: set[object] = set()  # references to runs that keep something, and to rehearsals: without any, calls are plain
 
 
 def engage(keeper: object) -> None:

@@ -108,10 +108,16 @@ class CheckpointWarning(UserWarning):
 
 
 def logger() -> Any:
-    """What to tell in passing goes here, if somebody may listen: who has not loaded `logging` does not. None otherwise."""
-    logging = sys.modules.get("logging")
-    found = None if logging is None else logging.getLogger("oncemore")
+    """Where to tell something in passing, None if nobody listens: who has not loaded `logging` does not."""
+    get = getattr(sys.modules.get("logging"), "getLogger", None)  # another thread may be loading it
+    found = None if get is None else get("oncemore")
     return found if found is not None and found.isEnabledFor(20) else None  # INFO
+
+
+def log(message: str, *given: object) -> None:
+    """Tell something in passing."""
+    if (listener := logger()) is not None:
+        listener.info(message, *given)
 
 
 def warn(message: str) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 import time
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
 from .facts import dataclass, field, names
+from .modules import loaded
 
 helped: ContextVar[str] = ContextVar("oncemore_helped", default="")  # the lane that a helping thread works for
 
@@ -32,7 +32,7 @@ def lane() -> str:
     if helped.get():
         return helped.get()
     name = threading.current_thread().name
-    asyncio = sys.modules.get("asyncio")  # a program that has not loaded it has no tasks
+    asyncio = loaded("asyncio")  # a program that has not loaded it has no tasks
     try:
         task = asyncio.current_task() if asyncio else None
     except RuntimeError:

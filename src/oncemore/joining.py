@@ -8,7 +8,8 @@ from typing import Any
 from . import current
 from .looking import new_run
 from .opening import default_store
-from .runs import Reference, Run
+from .records import Reference
+from .runs import Run
 from .shelf import Shelf
 from .stores import open_store
 

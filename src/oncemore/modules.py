@@ -21,6 +21,12 @@ loading = threading.RLock()
 os.register_at_fork(before=loading.acquire, after_in_parent=loading.release, after_in_child=loading.release)
 
 
+def loaded(name: str) -> Any:
+    """The module, if it is loaded by now. Not one that another thread is still loading: half of it is missing."""
+    module = sys.modules.get(name)
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
+
+
 @cache
 def name_of_file(path: str) -> str:
     """The dotted name of a source file, from the packages (folders with `__init__.py`) around it."""

@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .codec import seal, unseal
 from .errors import IntegrityError, UsageError, warn
@@ -87,6 +87,15 @@ class Record:
 
     def _move(self) -> None:
         self.generations.append(Generation(f"node/{self.uid}.{os.urandom(3).hex()}/", self.log))
+
+
+class Reference(NamedTuple):
+    """What another process needs to take part in a run."""
+
+    id: str
+    store: str
+    strict: bool
+    home: str = ""  # where its entries are written: another after a rollback
 
 
 def checked(run_id: str) -> str:

@@ -7,12 +7,12 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import current, events, intents, records
 from .codec import Encoded
 from .earlier import earlier
-from .errors import CodecError, FingerprintError, StoreError, UsageError, logger, warn
+from .errors import CodecError, FingerprintError, StoreError, UsageError, log, logger, warn
 from .events import Event
 from .facts import replace
 from .fingerprint.values import digest
@@ -21,7 +21,7 @@ from .modules import loading
 from .nodes import Kept, Node
 from .opening import Opened, disabled, ending, open_run
 from .past import Checkpoint, Past, count, usable
-from .records import Record
+from .records import Record, Reference
 from .repeats import Ordinals, Passed
 from .scribe import Begun, Scribe
 from .shelf import Shelf
@@ -37,15 +37,6 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 
 _PRUNE_EVERY = 32  # checkpoints
-
-
-class Reference(NamedTuple):
-    """What another process needs to take part in a run."""
-
-    id: str
-    store: str
-    strict: bool
-    home: str = ""  # where its entries are written: another after a rollback
 
 
 class Run(Past):
@@ -177,8 +168,7 @@ class Run(Past):
 
     def told(self, fact: E) -> E:
         """Tell listeners of this process. One that fails harms nobody."""
-        if (log := logger()) is not None:
-            log.info("run %s: %s", self.id, fact)
+        log("run %s: %s", self.id, fact)
         for kind, callback in self._listeners:
             if isinstance(fact, kind):
                 try:
@@ -355,8 +345,7 @@ class Run(Past):
         try:
             return self.snapshot() if self.state.values_by_key() else ("", None)
         except (FingerprintError, CodecError) as error:
-            if (log := logger()) is not None:
-                log.info("run %s: no snapshot of the state: %s", self.id, error)
+            log("run %s: no snapshot of the state: %s", self.id, error)
             return "", None
 
     def record(self, node: Node, kept: Kept, *, reason: str, seconds: float) -> None:

@@ -15,7 +15,7 @@ from blake3 import blake3
 
 from . import current
 from .current import current_run
-from .errors import logger
+from .errors import log
 from .looking import Looking, new_run
 from .modules import loading
 from .opening import default_store, disabled, ending
@@ -135,6 +135,5 @@ def _derived() -> tuple[str, str]:
     run_id = (
         f"{os.path.splitext(os.path.basename(script))[0][:60]}-{blake3(json.dumps(words).encode()).hexdigest()[:8]}"
     )
-    if (log := logger()) is not None:
-        log.info("run %s: the id is derived from %s", run_id, words)
+    log("run %s: the id is derived from %s", run_id, words)
     return run_id, " ".join(words)

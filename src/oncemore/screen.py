@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO
 
 from .facts import dataclass
-from .modules import loading
+from .modules import loaded, loading
 
 _INTERVAL = 0.1  # seconds between two updates of the live line
 _ASCII = str.maketrans({"●": "*", "✓": "+", "✗": "x", "←": "<-", "→": "->", "·": "-", "…": "..."})
@@ -235,7 +235,7 @@ def lines_on(stream: TextIO) -> Lines:
     if not is_terminal(stream) or os.environ.get("TERM", "dumb") == "dumb":
         return Lines(stream)
     if _screen is None or _screen[0] is not stream:
-        family = sys.modules.get("multiprocessing")
+        family = loaded("multiprocessing")
         _screen = stream, Screen(stream, alone=not _forked and (family is None or family.parent_process() is None))
     return _screen[1]
 

@@ -26,7 +26,7 @@ from .fingerprint import Fingerprint, Key
 from .modules import came_from, find_module
 from .proxy import Lookalike, Proxy
 from .reasons import Explanation
-from .runs import Reference
+from .records import Reference
 from .surroundings.patterns import Outputs
 
 P = ParamSpec("P")
@@ -157,10 +157,8 @@ def _caller(definition: Definition, reference: Reference | None) -> Callable[...
         run = definition.home(reference)
         return definition.plainly(args, kwargs) if run is None else definition.call(run, args, kwargs)
 
-    def alone(
-        *args: Any, **kwargs: Any
-    ) -> Any:  # nothing is kept outside a scope, and inside one it is the current run's
-        if not engaged:
+    def alone(*args: Any, **kwargs: Any) -> Any:
+        if not engaged:  # outside a scope nothing is kept
             return function(*args, **kwargs)
         run = here(None)
         if run is None or run.disabled:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..bulk import hasher
+from ..modules import loaded
 from .kinds import attributes
 from .parts import Describe, Parts, Sealed, by_attribute, refuse
 
@@ -20,10 +21,10 @@ _BUFFER = 1 << 20  # bytes that are copied at a time from an array that does not
 
 def describer(kind: type) -> Describe | None:
     """What describes values of `kind`, if it is one of ours."""
-    torch = sys.modules.get("torch")
+    torch = loaded("torch")
     if torch is not None and issubclass(kind, torch.Tensor):
         return _tensor
-    np: Any = sys.modules.get("numpy")
+    np = loaded("numpy")
     if np is None:  # torch does without
         return None
     for base, describe in (

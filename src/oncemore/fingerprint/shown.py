@@ -5,14 +5,13 @@ from __future__ import annotations
 import enum
 import functools
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from ..errors import FingerprintError
 from ..facts import dataclass, field
-from ..modules import loading
+from ..modules import loaded, loading
 from .values import digest
 
 _LONGEST = 60
@@ -161,7 +160,7 @@ def _shape(value: Any, kind: type) -> str | None:
 def _taken_apart(value: Any) -> tuple[dict[str, tuple[str, str]], str]:
     kind: Any = type(value)
     for library, looks in (("pandas", _pandas), ("polars", _polars)):
-        module: Any = sys.modules.get(library)
+        module = loaded(library)
         if module is not None and isinstance(value, module.DataFrame):
             return looks(module, value) if value.shape[1] <= _MOST_PIECES else ({}, "")
     if kind is dict and all(type(key) is str for key in value):

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..bulk import hasher
+from ..modules import loaded
 from .arrays import content
 from .parts import Describe, Parts, Sealed, by_attribute, refuse
 
@@ -17,7 +18,7 @@ from .parts import Describe, Parts, Sealed, by_attribute, refuse
 def describer(kind: type) -> Describe | None:
     """What describes values of `kind`, if it is one of ours."""
     for library, describers in (("pandas", _PANDAS), ("polars", _POLARS), ("pyarrow", _ARROW)):
-        module: Any = sys.modules.get(library)
+        module = loaded(library)
         for path, describe in describers.items() if module is not None else ():
             base = module
             for name in path.split("."):

@@ -24,9 +24,7 @@ DBNAME = "cache.db"  # as in diskcache, like the modes: a value in its row, a va
 MODE_RAW, MODE_BINARY = 1, 2
 FORMAT = 1  # of the store
 INLINE = 1 << 15  # values below this size live in their row
-_LARGE = (
-    1 << 20
-)  # room for such a file is asked for at once, and it is not copied to be read: that saves a third of the time
+_LARGE = 1 << 20  # room for such a file is asked for at once, and it is mapped: that saves a third of the time
 _WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 _NOT_A_FILE = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO)
 _NAME = r"[0-9a-f]{2}/[0-9a-f]{30}\.val"
@@ -144,9 +142,8 @@ class BytesDisk:
             size = about.st_size
             if not stat.S_ISREG(about.st_mode) or expected not in (None, size):
                 raise self.damaged(key, f"its file {filename} has {size} bytes instead of {expected}")
-            final = (
-                size >= _LARGE and not about.st_mode & _WRITABLE
-            )  # else somebody may write to it, and it would change
+            # One that somebody may write to would change in our hands.
+            final = size >= _LARGE and not about.st_mode & _WRITABLE
             if final and self._local and (found := mapped(descriptor, size)) is not None:
                 return found
             buffer = allocate(size)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ..modules import loaded
 from . import Moment, Surrounding
 from .twister import look, look_numpy
 
@@ -49,8 +50,7 @@ _PYTHON = random.getstate, random.setstate
 def _generators() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
     """How to take and to set the state of each generator."""
     found: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {"random": _PYTHON}
-    # the submodule: a half-imported numpy has no generator yet
-    numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
+    numpy, torch = loaded("numpy.random"), loaded("torch")
     if numpy is not None and hasattr(numpy, "set_state"):
         found["numpy"] = partial(numpy.get_state, legacy=False), numpy.set_state  # whatever kind of generator it is
     if torch is not None and hasattr(torch, "set_rng_state"):

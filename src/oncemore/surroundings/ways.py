@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from ..facts import dataclass
 from ..file import File, FileChange
+from ..modules import loaded
 
 ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented)))
 # Types that cannot change, by name: most programs never load them.
@@ -60,10 +61,10 @@ def fixed(kind: type) -> bool:
         return True
     if issubclass(kind, (type, ModuleType, Enum)):  # classes change by patching code
         return True
-    paths = sys.modules.get("pathlib")
+    paths = loaded("pathlib")
     if paths is not None and issubclass(kind, paths.PurePath):
         return True
-    numpy = sys.modules.get("numpy")
+    numpy = loaded("numpy")
     return numpy is not None and issubclass(kind, (numpy.generic, numpy.dtype)) and not issubclass(kind, numpy.void)
 
 
@@ -297,7 +298,7 @@ def _plain_tensor(obj: Any) -> bool:
 
 
 def _library_way(kind: type) -> Way | None:
-    numpy, pandas, polars, torch = (sys.modules.get(name) for name in ("numpy", "pandas", "polars", "torch"))
+    numpy, pandas, polars, torch = (loaded(name) for name in ("numpy", "pandas", "polars", "torch"))
     if issubclass(kind, random.Random):
         return Way(_nothing, lambda obj: obj.getstate(), lambda obj, content: obj.setstate(content))
     if numpy is not None:
