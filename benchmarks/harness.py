@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 OURS = "oncemore"
-ENOUGH = 1.5  # seconds for a round of all contenders; a task that takes less has more rounds
+ENOUGH = 2.5  # seconds for a round of all contenders; a task that takes less has more rounds
 MOST = 40  # rounds
 NOTICEABLE = 0.05  # of the machine's CPU time: from here on, other load is told
 CPU = os.environ.get("BENCH_CLOCK") == "cpu"

@@ -17,6 +17,7 @@ LARGE = 1 << 21  # bytes; for fewer, starting threads takes longer than they sav
 _HUGE = 1 << 21  # bytes of a huge page; what is smaller gets none
 _POPULATE_READ = 22  # of madvise(2), Linux 5.14; the mmap module has no name for it
 _MOST = 100  # files mapped at once: each keeps a descriptor open
+FIXED = 1 << 16  # bytes at the beginning of what is mapped that do not change even if somebody writes to the file
 
 
 def processors(most: int = 4) -> int:
@@ -63,8 +64,8 @@ _maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 def mapped(descriptor: int, size: int) -> memoryview | None:
     """A file's content as writable memory, not copied; None if that cannot be had. What is written there goes to no file.
 
-    For files that nobody writes to any more. All of it has been read once: where a disk fails, that is an error now, and not
-    the end of the process (SIGBUS) some time later.
+    For files that nobody writes to any more; who does so all the same changes what is here, but for the first `FIXED` bytes.
+    All of it has been read once: where a disk fails, that is an error now, and not the end of the process (SIGBUS) later.
     """
     if len(_maps) >= _MOST:
         return None
@@ -72,10 +73,23 @@ def mapped(descriptor: int, size: int) -> memoryview | None:
         block = mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         block.madvise(mmap.MADV_WILLNEED)
         block.madvise(_POPULATE_READ)
+        block[:FIXED] = block[:FIXED]  # a page that is written to is a copy of our own
     except (OSError, ValueError):
         return None
     _maps.add(block)
     return memoryview(block)
+
+
+def is_mapped(data: Bytes) -> bool:
+    """Whether this is memory from `mapped`."""
+    return isinstance(data, memoryview) and isinstance(data.obj, mmap.mmap) and data.obj in _maps
+
+
+def copied(data: Bytes) -> memoryview:
+    """The same bytes in memory of their own."""
+    room = allocate(len(data))
+    room[:] = data
+    return room
 
 
 class Headed(Sequence[Bytes]):

@@ -12,13 +12,13 @@ import io
 import json
 import pickle
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from blake3 import blake3
 
 from . import compression
-from .bulk import LARGE, Bytes, Headed, hasher
+from .bulk import FIXED, LARGE, Bytes, Headed, copied, hasher, is_mapped
 from .errors import CodecError, IntegrityError
 from .events import to_json
 from .facts import dataclass
@@ -164,18 +164,38 @@ def took(small: bytes) -> float:
     return seconds
 
 
+def _table(body: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
+    """The frames of an entry: packing, item size, where it begins, bytes there, bytes unpacked."""
+    (count,) = _COUNT.unpack_from(body)
+    offset = _COUNT.size + count * _FRAME.size
+    for number, (packing, item, size, raw) in enumerate(_FRAME.iter_unpack(body[_COUNT.size : offset])):
+        offset += _gap(number, offset)
+        yield packing, item, offset, size, raw
+        offset += size
+
+
+def _lasting(data: Bytes) -> bool:
+    """Whether all of a mapped entry that is looked into, not only handed on as an array's content, stands where it is fixed."""
+    body, most = memoryview(data)[_ENVELOPE:], FIXED - _ENVELOPE
+    try:
+        if _COUNT.unpack_from(body)[0] > most // _FRAME.size:
+            return False
+        return all(
+            at + size <= most or (number >= 2 and packing == compression.RAW)
+            for number, (packing, _, at, size, _) in enumerate(_table(body))
+        )
+    except struct.error:
+        return False
+
+
 class Decoded:
     """An entry whose signature was right. Metadata and value are read when asked for."""
 
     def __init__(self, data: Bytes, *, key: str, secret: bytes) -> None:
+        if is_mapped(data) and not _lasting(data):
+            data = copied(data)  # what is verified must be what is then looked into
         body = unseal(data, key, secret)
-        (count,) = _COUNT.unpack_from(body)
-        offset = _COUNT.size + count * _FRAME.size
-        self._frames: list[tuple[int, int, memoryview, int]] = []
-        for number, (packing, item, size, raw) in enumerate(_FRAME.iter_unpack(body[_COUNT.size : offset])):
-            offset += _gap(number, offset)
-            self._frames.append((packing, item, body[offset : offset + size], raw))
-            offset += size
+        self._frames = [(packing, item, body[at : at + size], raw) for packing, item, at, size, raw in _table(body)]
         self.key = key
         self.bare = self._frames[0][1] == _BARE
 

@@ -6,13 +6,18 @@ import mmap
 import os
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from blake3 import blake3
 
 from oncemore import bulk
 from oncemore.bulk import Headed, allocate, hasher, mapped
+from oncemore.codec import Decoded, encode
+from oncemore.fingerprint.values import digest
 from oncemore.stores.values import BytesDisk, Row, _fill
 from tests.processes import Script
 
@@ -184,3 +189,33 @@ def test_a_head_for_which_there_is_no_thread_is_made_all_the_same(
 def fetched(disk: BytesDisk, row: Row) -> bytes | bytearray | memoryview:
     size, mode, filename, value = row
     return disk.fetch(mode, filename, value, size=size)
+
+
+# --- entries in mapped files ----------------------------------------------------------------------------------------
+
+VALUES: dict[str, Callable[[], Any]] = {
+    "an array": lambda: {"name": "x", "numbers": np.random.default_rng(1).integers(0, 1 << 62, 300_000)},
+    "numbers that shrink": lambda: np.random.default_rng(1).integers(0, 1 << 40, 800_000),
+    "a long pickle": lambda: [RNG.randbytes(5000) for _ in range(500)],
+    "many arrays": lambda: [np.random.default_rng(n).integers(0, 1 << 62, 40) for n in range(5000)],
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_what_is_looked_into_is_what_was_verified_even_if_somebody_writes_to_the_file(
+    name: str, tmp_path: Path
+) -> None:
+    disk, value, secret = BytesDisk(str(tmp_path)), VALUES[name](), RNG.randbytes(32)
+    entry = encode(value, {"step": "s"}, key="k", secret=secret)
+    row = disk.store(entry.frames)
+    found = memoryview(fetched(disk, row))
+    assert found.obj in bulk._maps
+    decoded = Decoded(found, key="k", secret=secret)
+    path = tmp_path / str(row[2])
+    path.chmod(0o600)
+    with open(path, "r+b") as file:  # in its place, as nobody should
+        file.write(
+            bytes((1 << 16) if name == "an array" else path.stat().st_size)
+        )  # its content itself is where it lies
+    assert decoded.meta == {"step": "s"}
+    assert digest(decoded.load()) == digest(value)
