@@ -38,9 +38,7 @@ _ALIGNED = 64  # buffers begin at multiples of this, counted from the entry's be
 
 _PLAIN = frozenset([type(None), bool, int, float, str, bytes])
 _GLOBAL = b"\x93"  # the operation of a pickle that names a class; in a text it may stand, too, which does no harm
-_MORE = frozenset(
-    ["effects", "roots", "reads", "readings", "items", "forgotten", "blobs"]
-)  # metadata of more than a value
+_MORE = frozenset(["effects", "roots", "reads", "readings", "items", "forgotten", "blobs"])  # said of more than a value
 _BARE = 0  # in the place of the item size of the metadata: `pickle.loads` of the pickle gives all that there is
 _SECONDS = struct.Struct("<d")
 _GLANCE = 4096  # bytes; what is larger is not kept in memory

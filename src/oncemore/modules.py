@@ -16,7 +16,8 @@ from types import ModuleType
 from typing import Any
 
 # Held while something is loaded in the midst of a program, not with oncemore: a child that is forked while another thread
-# imports would wait for that thread forever. So a fork waits until it is done.
+# imports would wait for that thread forever. So a fork waits until it is done. If that was one of the few modules that register
+# themselves for forks (`logging`, thread pools), the fork does only the second half of what they want: Python says so on stderr.
 loading = threading.RLock()
 os.register_at_fork(before=loading.acquire, after_in_parent=loading.release, after_in_child=loading.release)
 
