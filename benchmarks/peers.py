@@ -125,7 +125,7 @@ class RawSqlite(Peer):
 
 
 class Joblib(Peer):
-    name, package, needs = "joblib.Memory", "joblib", ("joblib",)
+    name, package, needs, slow = "joblib.Memory", "joblib", ("joblib",), 5
     lacks = "code of helpers, single flight, integrity, effects"
 
     def open(self) -> None:
@@ -138,7 +138,7 @@ class Joblib(Peer):
 
 
 class DiskcacheMemoize(Joblib):
-    name, package, needs = "diskcache.memoize", "diskcache", ("diskcache",)
+    name, package, needs, slow = "diskcache.memoize", "diskcache", ("diskcache",), 1
     lacks = "code, argument normalisation, single flight, integrity, effects; evicts beyond 1 GiB"
 
     def open(self) -> None:
@@ -204,7 +204,7 @@ class Mandala(Peer):
 
 class LangGraph(Peer):
     name, package, needs = "LangGraph SqliteSaver", "langgraph-checkpoint-sqlite", ("langgraph.checkpoint.sqlite",)
-    durable, slow = POWER, 10
+    durable, slow = POWER, 40
     lacks = "code, arguments (by position), single flight, integrity, effects"
 
     def open(self) -> None:

@@ -75,9 +75,7 @@ class Found:
     why: str | None = None
 
 
-def inside_any() -> bool:
-    """Whether this call is made by a step that is being computed."""
-    return bool(_inside.get())
+steps_around = _inside.get  # the nodes being computed around this call
 
 
 def around(node: Node) -> bool:

@@ -39,7 +39,7 @@ from .nodes import Kept
 from .reasons import NEW, Change, Explanation, Facts, changes, sentence
 from .records import Reference
 from .runs import Run
-from .surroundings import Moment, Scene, indifferent, kinds, restore, verify
+from .surroundings import Moment, Scene, careful, kinds, restore, verify
 from .surroundings.patterns import check_outputs
 from .surroundings.state import depend
 
@@ -200,7 +200,7 @@ class Definition:
         if entry is None:
             return Found(why=why)
         try:
-            if self.quick and entry.alone and indifferent():  # then this is all that the rest would do
+            if self.quick and entry.alone and not careful:  # then this is all that the rest would do
                 return Found(entry, entry.load())
             value, effects, moment = self.load(asked, entry)
             why = verify(moment, effects)

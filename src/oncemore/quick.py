@@ -9,13 +9,13 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from .asked import Asked, inside_any
+from .asked import Asked, steps_around
 from .codec import glance, took
 from .errors import FingerprintError
 from .fingerprint import digest_of
 from .nodes import place
 from .runs import Run
-from .surroundings import indifferent
+from .surroundings import careful
 
 if TYPE_CHECKING:
     from .calls import Definition
@@ -40,7 +40,7 @@ def recall(step: Definition, run: Run, args: tuple[Any, ...], kwargs: dict[str, 
         value = glance(data, shelf.home + where, shelf.secret)
         if value is not None:
             shelf.near.learn(shelf.home + where, value)
-    if value is None or inside_any() or not indifferent():
+    if value is None or careful or steps_around():
         return Asked(run, shelf, shelf.node(step.name, arguments, code), args, kwargs, bound, None)
     run.count_reuse(step.name, shelf.home + where, took(value))
     return pickle.loads(value)

@@ -153,9 +153,11 @@ def test_a_surrounding_that_wants_to_look_first_is_asked(
             return "it is careful"
 
     monkeypatch.setattr(surroundings, "_kinds", dict(surroundings._kinds))
-    monkeypatch.setattr(surroundings, "_careful", set())
     register_surrounding(Careful())
-    scaled(1)
+    try:
+        scaled(1)
+    finally:
+        surroundings.careful.discard("careful")
     assert calls() == ["1"]
 
 

@@ -148,11 +148,6 @@ def verify(moment: Moment, effects: Mapping[str, Any]) -> str | None:
     return next(filter(None, (kind.verify(moment, effects.get(kind.name)) for kind in known)), None)
 
 
-def indifferent() -> bool:
-    """Whether a step without effects and declared files can be skipped whatever is around: no kind wants to look first."""
-    return not _careful
-
-
 def restore(moment: Moment, effects: Mapping[str, Any]) -> None:
     """Apply a skipped step's effects again."""
     for kind in kinds():
@@ -161,7 +156,7 @@ def restore(moment: Moment, effects: Mapping[str, Any]) -> None:
 
 
 _kinds: dict[str, Surrounding] = {}
-_careful: set[str] = set()  # those of the user's that look at every step before it is skipped
+careful: set[str] = set()  # those of the user's that look at every step before it is skipped, also at one without effects
 
 
 def register_surrounding(kind: Surrounding) -> None:
@@ -170,7 +165,7 @@ def register_surrounding(kind: Surrounding) -> None:
         raise UsageError(f"{kind!r} has no name; effects are kept under it")
     kinds()
     _kinds[kind.name] = kind
-    (_careful.discard if type(kind).verify is Surrounding.verify else _careful.add)(kind.name)
+    (careful.discard if type(kind).verify is Surrounding.verify else careful.add)(kind.name)
 
 
 def kinds() -> Iterable[Surrounding]:
