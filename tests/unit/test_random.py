@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -394,3 +395,9 @@ def test_whatever_is_called_torch_and_has_a_generator_is_restored(script: Script
         "torch.py",
     )
     skipped_alike(script, TORCH)
+
+
+@pytest.mark.parametrize("mtrand", [None, SimpleNamespace(), SimpleNamespace(_rand=SimpleNamespace())])
+def test_a_numpy_that_keeps_its_generator_elsewhere_is_asked_for_its_state(mtrand: Any) -> None:
+    other = SimpleNamespace(mtrand=mtrand, get_state=lambda legacy: {"asked": legacy})
+    assert twister.look_numpy(other) == {"asked": False}

@@ -156,9 +156,7 @@ def restore(moment: Moment, effects: Mapping[str, Any]) -> None:
 
 
 _kinds: dict[str, Surrounding] = {}
-careful: set[str] = (
-    set()
-)  # those of the user's that look at every step before it is skipped, also at one without effects
+careful: set[str] = set()  # those of the user's that look at every step before it is skipped, also without effects
 
 
 def register_surrounding(kind: Surrounding) -> None:

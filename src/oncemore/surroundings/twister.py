@@ -29,8 +29,10 @@ def look() -> Any:
 
 def look_numpy(module: Any) -> Any:
     """How the generator behind the functions of `numpy.random` looks now."""
-    legacy = module.mtrand._rand
-    return (_of_numpy(module, legacy, legacy._bit_generator) or (lambda: module.get_state(legacy=False)))()
+    legacy = getattr(getattr(module, "mtrand", None), "_rand", None)
+    generator = getattr(legacy, "_bit_generator", None)  # another numpy may keep it elsewhere
+    seen = None if generator is None else _of_numpy(module, legacy, generator)
+    return seen() if seen is not None else module.get_state(legacy=False)
 
 
 def _memory(address: int, size: int) -> Look:
@@ -87,7 +89,5 @@ def _place_of_the_rest(module: Any) -> slice | None:
     between = view()
     differing = [at for at, pair in enumerate(zip(without[0], between[0])) if pair[0] != pair[1]]
     trial.random_sample()
-    seen = (
-        without[1] == between[1] != view()[1] and len(differing) == 9
-    )  # one byte that says whether, eight of a number
+    seen = without[1] == between[1] != view()[1] and len(differing) == 9  # one byte says whether, eight are a number
     return slice(differing[0], differing[-1] + 1) if seen and differing[-1] - differing[0] < 16 else None
