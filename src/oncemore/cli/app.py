@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -88,6 +90,16 @@ for _command in _COMMANDS:
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command; the exit code."""
+    code = _run(arguments)
+    try:
+        sys.stdout.flush()  # a pipe holds back what is written to it: that nobody reads it may show only now
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python tries again, and complains
+        return UNHEARD
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = _warn
         try:
