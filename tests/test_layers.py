@@ -28,6 +28,7 @@ ORDER: list[set[str]] = [
     {"earlier", "near"},
     {"shelf"},
     {"reasons"},
+    {"checkpoints"},
     {"past"},
     {"outcomes"},
     {"comparison"},
@@ -137,7 +138,10 @@ def _imports_without(node: ast.AST, lock: str) -> Iterator[ast.Import | ast.Impo
 LATER = {
     *("asyncio", "base64", "cloudpickle", "dataclasses", "difflib", "diskcache", "email", "hashlib", "html"),
     *("inspect", "secrets", "shutil", "ssl", "subprocess", "tempfile", "wrapt", "zipfile", "zstandard"),
-    *("oncemore.archive", "oncemore.history", "oncemore.verification"),
+    *("array", "ast", "bisect", "logging", "random", "string", "traceback", "urllib"),
+    *(f"oncemore.{name}" for name in ("archive", "checkpoints", "history", "intents", "joining", "loops", "numeric")),
+    *(f"oncemore.{name}" for name in ("reasons", "repeats", "report", "screen", "summary", "verification")),
+    *(f"oncemore.{name}" for name in ("stores.creation", "stores.maintenance", "surroundings.objects")),
 }
 
 

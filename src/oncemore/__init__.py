@@ -19,19 +19,19 @@ from .errors import (
 )
 from .file import File
 from .fingerprint import Fingerprint, register_identity
-from .loops import Failure, Results
 from .modules import loading as _loading
-from .past import Checkpoint, Checkpoints
-from .reasons import Change, Explanation
 from .runs import Run
 from .scope import checkpoint_scope
 from .steps import Step, checkpointed, memoized
 from .stores import Store, open_store
-from .summary import Summary
 from .surroundings import Surrounding, register_surrounding
 
 if TYPE_CHECKING:
+    from .checkpoints import Checkpoint, Checkpoints
     from .history import History, RunRecord, fork
+    from .loops import Failure, Results
+    from .reasons import Change, Explanation
+    from .summary import Summary
 
 __all__ = [
     "Change",
@@ -76,11 +76,13 @@ if not TYPE_CHECKING:  # else every name would be one of ours
 
     def __getattr__(name):
         # A script that only runs does not read the past: what does is loaded when it is asked for.
-        if name not in ("History", "RunRecord", "fork"):
+        if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         with _loading:
-            from . import history
-        return getattr(history, name)
+            from . import checkpoints, history, loops, reasons, summary
+        for module in (checkpoints, history, loops, reasons, summary):
+            globals().update({known: getattr(module, known) for known in __all__ if known in vars(module)})
+        return globals()[name]
 
     def __dir__():
         return sorted({*globals(), *__all__})

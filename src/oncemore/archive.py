@@ -19,9 +19,9 @@ from blake3 import blake3
 
 from . import records
 from .blobs import used
+from .checkpoints import fold
 from .codec import Decoded, seal, unseal
 from .errors import IntegrityError, UsageError
-from .past import fold
 from .records import parse, record_key, sealed_as
 from .reshape import ever, owners
 from .secret import secret

@@ -10,15 +10,13 @@ import functools
 import os
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import current, intents, joining, quick
+from . import current, quick
 from .asked import Asked, Call, Found, around, inside
 from .blobs import keeping
 from .codec import Decoded
 from .current import current_run, run_here
-from .durations import seconds
 from .earlier import GONE, LEFT_OUT
 from .errors import (
     CodecError,
@@ -32,18 +30,17 @@ from .errors import (
 )
 from .fingerprint import Fingerprint, Identity, Part
 from .flight import Blocking, Path, board, drive, drive_async
-from .functions import kind_of
+from .functions import kind_of, name_of
 from .looking import called_plainly
 from .modules import loading
-from .nodes import Kept
-from .reasons import NEW, Change, Explanation, Facts, changes, sentence
+from .nodes import NEW, Kept
 from .records import Reference
 from .runs import Run
-from .surroundings import Moment, Scene, careful, kinds, restore, verify
-from .surroundings.patterns import check_outputs
+from .surroundings import Moment, Scene, careful, restore, verify
 from .surroundings.state import depend
 
-kinds()  # loaded now: a fork while another thread imports them would leave the child waiting for that thread
+if TYPE_CHECKING:
+    from .reasons import Explanation
 
 
 class Definition:
@@ -51,16 +48,23 @@ class Definition:
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self.function, self.options = function, options
-        self.name: str = options["name"] or _name(function)
+        self.name: str = options["name"] or name_of(function)
         self.share: bool = options["share"]
         self.every_call: bool = options["every_call"]
         if options["effect"] not in (None, "once"):
             raise UsageError(f"step {self.name}: effect={options['effect']!r} is not 'once'")
         self.once = options["effect"] == "once"
-        self.expires = None if options["expires"] is None else seconds(options["expires"])
+        self.expires: float | None = None
+        if options["expires"] is not None:
+            with loading:
+                from .durations import seconds
+            self.expires = seconds(options["expires"])
         taken = {name: options[name] for name in ("version", "ignore", "key", "code", "inputs", "redact")}
         self.identity = Identity(function, step=self.name, **taken)
-        check_outputs(options["outputs"], self.identity.names, self.name)
+        if options["outputs"] != ():
+            with loading:
+                from .surroundings.patterns import check_outputs
+            check_outputs(options["outputs"], self.identity.names, self.name)
         self._follow: Callable[[Any], Any] = drive
         self._item_by_item = False
         kind = kind_of(function)
@@ -129,7 +133,7 @@ class Definition:
         parts, code = self.parts(asked)  # now: the function may change its arguments
         why: str = told or (yield Blocking(self.reason, asked))
         run.will_run(node, why, once=self.once)
-        settled = (yield Blocking(intents.begin, asked.shelf, node)) if self.once else None
+        settled = (yield Blocking(_intents().begin, asked.shelf, node)) if self.once else None
         here, leave = current.enter(run if run.id else current_run()), inside(node)
         try:
             scene = Scene(self.moment(asked, parts))
@@ -162,7 +166,7 @@ class Definition:
 
     def _failed(self, asked: Asked, error: Exception, *, reason: str, seconds: float) -> None:
         if self.once and not isinstance(error, OutputMissing):  # there, the body did finish
-            intents.withdraw(asked.shelf, asked.node)
+            _intents().withdraw(asked.shelf, asked.node)
         asked.run.record_failure(asked.node, error, reason=reason, seconds=seconds)
 
     # -- its pieces
@@ -281,12 +285,15 @@ class Definition:
 
     def reason(self, asked: Asked) -> str:
         """Why the node runs though nothing is wrong with a checkpoint of it: something it depends on changed, or it is new."""
-        return sentence(self.changes(asked)) if asked.run.resumed else NEW
+        return self.compare(asked).reason if asked.run.resumed else NEW
 
-    def changes(self, asked: Asked) -> tuple[Change, ...] | None:
-        """What differs from the nearest checkpoint of the step that this scope has not come by; None: the node is new."""
+    def compare(self, asked: Asked) -> Explanation:
+        """What differs from the nearest checkpoint of the step that this scope has not come by."""
+        with loading:
+            from .reasons import Explanation, Facts, changes, sentence
         now = Facts(*self.parts(asked), self.identity.packages())
-        return changes(asked.shelf, asked.node, now, asked.run.state, asked.run.passed)
+        found = changes(asked.shelf, asked.node, now, asked.run.state, asked.run.passed)
+        return Explanation(self.name, asked.node.id, False, sentence(found), found or ())
 
     def kept(
         self,
@@ -323,10 +330,13 @@ class Definition:
     def home(self, reference: Reference | None = None) -> Run | None:
         """The run that a call belongs to: the current one, the one it came from, or for a shared step the default store's."""
         run = run_here()
-        if reference is not None and (run is None or run.pid != os.getpid()):  # a run that a fork left here is not ours
-            run = joining.join(reference)
-        elif run is None and self.share:
-            run = joining.outside()
+        elsewhere = reference is not None and (
+            run is None or run.pid != os.getpid()
+        )  # what a fork left here is not ours
+        if elsewhere or (run is None and self.share):
+            with loading:
+                from .joining import join, outside
+            run = join(reference) if elsewhere and reference is not None else outside()
         return None if run is None or run.disabled else run
 
     def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any], reference: Reference | None = None) -> Asked:
@@ -355,13 +365,14 @@ class Definition:
 
     def explain(self, asked: Asked) -> Explanation:
         """Whether the call would be skipped now, or why not."""
+        with loading:
+            from .reasons import Explanation
         entry, why = self.find(asked)
-        if entry is not None:
-            when = datetime.fromtimestamp(entry.meta["time"]).strftime("%Y-%m-%d %H:%M:%S")
-            said = f"reused: kept on {when}, took {entry.meta['seconds']:.1f} s"
-            return Explanation(self.name, asked.node.id, True, said)
-        found = None if why else self.changes(asked)
-        return Explanation(self.name, asked.node.id, False, why or sentence(found), found or ())
+        if entry is None:
+            return Explanation(self.name, asked.node.id, False, why) if why else self.compare(asked)
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.meta["time"]))
+        said = f"reused: kept on {when}, took {entry.meta['seconds']:.1f} s"
+        return Explanation(self.name, asked.node.id, True, said)
 
     def refresh(self, args: tuple[Any, ...], kwargs: dict[str, Any], reference: Reference | None = None) -> Any:
         run = self.home(reference)
@@ -373,10 +384,11 @@ class Definition:
         return Fingerprint(self.identity.arguments(bound, None, args, kwargs) + self.identity.code(), parts)
 
 
-def _name(function: Callable[..., Any]) -> str:
-    if isinstance(function, functools.partial):
-        return _name(function.func)
-    return getattr(function, "__qualname__", type(function).__qualname__)
+def _intents() -> Any:
+    """What keeps effects from happening twice, from when there is one that must not."""
+    with loading:
+        from . import intents
+    return intents
 
 
 def _generators() -> Any:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from .checkpoints import Checkpoint
 from .codec import Decoded
 from .errors import CodecError, NotRecorded, StoreError
 from .facts import dataclass
 from .fingerprint import Part
 from .outcomes import difference, outcome
-from .past import Checkpoint, Past
+from .past import Past
 from .reasons import Change, Facts, compared, recorded
 from .shelf import Shelf
 

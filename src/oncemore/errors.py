@@ -126,3 +126,11 @@ def warn(message: str) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, CheckpointWarning, stacklevel=level)
+
+
+def is_terminal(stream: Any) -> bool:
+    """Whether a stream leads to a terminal; a missing, closed or odd one does not."""
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError, OSError):
+        return False

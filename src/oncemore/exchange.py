@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import records
+from .checkpoints import Checkpoint, fold
 from .codec import encode
 from .errors import CodecError, IntegrityError, NotRecorded, StoreError, UsageError
 from .events import Event, RunImported
 from .facts import asdict
-from .past import Checkpoint, fold
 from .records import Generation, Record, checked, record_key, sealed, signed
 from .secret import secret
 from .stores import Frames, Store

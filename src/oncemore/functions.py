@@ -6,6 +6,7 @@ Only what is more than a plain function is left to `inspect`: loading that takes
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import Any, Literal, NamedTuple
 
@@ -30,6 +31,13 @@ class Parameter(NamedTuple):
 def _plain(function: Any) -> bool:
     """Whether its code says it all: no wrapper, no signature or mark that was put on it."""
     return type(function) is FunctionType and not function.__dict__
+
+
+def name_of(function: Any) -> str:
+    """What people call it."""
+    if isinstance(function, partial):
+        return name_of(function.func)
+    return getattr(function, "__qualname__", type(function).__qualname__)
 
 
 def kind_of(function: Callable[..., Any]) -> Kind:

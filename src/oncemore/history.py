@@ -9,13 +9,14 @@ from itertools import islice
 from typing import Any, Union
 
 from . import archive, events, exchange, intents, records, reshape, verification
+from .checkpoints import When, aware
 from .comparison import Comparison, compare
 from .errors import UsageError
 from .facts import dataclass
 from .intents import Unknown
 from .looking import over
 from .opening import default_store
-from .past import Past, When, aware, count
+from .past import Past, count
 from .records import Record, record_key
 from .retention import Policy, Pruned, give_back, prune
 from .secret import secret

@@ -13,6 +13,8 @@ from .facts import dataclass, field
 from .fingerprint import Part
 from .quoting import quote
 
+NEW = "new node"  # why one runs of which nothing is known
+
 
 class _Quoted(dict[str, str]):
     """The names of steps as they stand in keys."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from .blobs import keeping
+from .checkpoints import CallersOwn
 from .codec import Decoded, dumps, loads
 from .errors import FingerprintError
 from .fingerprint.shown import short
 from .fingerprint.values import digest
-from .past import CallersOwn
 from .shelf import Shelf
 
 Outcome = Mapping[str, Any]

@@ -11,12 +11,11 @@ from .facts import dataclass, field
 from .fingerprint import Part
 from .fingerprint.shown import rows_differing
 from .modules import loading
-from .nodes import Node
+from .nodes import NEW, Node
 from .shelf import Shelf
 from .stores import Store
 from .surroundings.state import State, label
 
-NEW = "new node"
 _MOST = 3  # pieces of one argument that are named
 
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .checkpoints import Checkpoint, aware, told
 from .events import CheckpointSaved, StepCompleted, StepForgotten
-from .past import Checkpoint, Past, aware, told
+from .facts import replace
+from .fingerprint.values import digest
 from .records import read_log
+
+if TYPE_CHECKING:
+    from .past import Past
+    from .runs import Run
 
 
 class Passed:
@@ -20,7 +26,30 @@ class Passed:
         self._ahead: dict[tuple[Any, ...], list[Checkpoint]] | None = None
         self._seen, self._count = 0, -1  # events read, and checkpoints among them; -1: none read yet
 
-    def find(self, fact: CheckpointSaved, run: Past) -> Checkpoint | None:
+    def come_by(
+        self, run: Run, name: str, metadata: Mapping[str, Any], next_node: str | None, pinned: bool
+    ) -> Checkpoint:
+        """The run's state is to be kept under a name: the checkpoint that an earlier scope left here, or a new one."""
+        fact = CheckpointSaved(
+            name=name,
+            next_node=next_node,
+            metadata=json.loads(json.dumps(dict(metadata))),
+            snapshot="",
+            state=digest(run.state.values_by_key()).hex(),
+            pinned=pinned,
+        )
+        known = self._find(fact, run) if run.resumed else None
+        if known is not None:
+            return known
+        key, entry = run.snapshot()
+        fact = replace(fact, snapshot=key)
+        run.shelf.write_snapshot(entry, fact)
+        run.told(fact)
+        saved = self._saved(fact, run)
+        run.retain()
+        return saved
+
+    def _find(self, fact: CheckpointSaved, run: Past) -> Checkpoint | None:
         if self._ahead is None:
             self._ahead = {}
             named = [checkpoint for checkpoint in run.checkpoints if checkpoint.name is not None]
@@ -33,7 +62,7 @@ class Passed:
         waiting = self._ahead.get(_sameness(fact))
         return waiting.pop(0) if waiting else None
 
-    def saved(self, fact: CheckpointSaved, run: Past) -> Checkpoint:
+    def _saved(self, fact: CheckpointSaved, run: Past) -> Checkpoint:
         """The checkpoint that was just made, with its number. Reads only what is new in the log, after the first time."""
         log = run.log
         if self._count < 0:
@@ -45,7 +74,7 @@ class Passed:
             self._seen = event.seq
             if isinstance(event, StepForgotten) or (isinstance(event, StepCompleted) and event.replaces):
                 self.recount()
-                return self.saved(fact, run)
+                return self._saved(fact, run)
             if isinstance(event, (StepCompleted, CheckpointSaved)):
                 self._count += 1
                 if (event.time, event.lane) == (fact.time, fact.lane) and isinstance(event, CheckpointSaved):

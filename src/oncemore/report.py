@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from . import events
-from .errors import warn
+from .errors import is_terminal, warn
 from .facts import dataclass, field
 from .modules import loading
+from .nodes import NEW
 from .quoting import unquote
-from .reasons import NEW
-from .screen import Lines, Live, Piece, is_terminal, lines_on
+from .screen import Lines, Live, Piece, lines_on
 
 if TYPE_CHECKING:
     from .runs import Run
@@ -30,12 +30,12 @@ _LARGE = 1_000_000  # bytes; the size of less is of no interest
 _FADED, _GOOD, _BAD, _NOTE = "2", "32", "31", "33"
 
 
-def open_report(run: Run, *, quiet: bool, origin: str = "", default: bool = True) -> Report | None:
+def open_report(run: Run, *, origin: str, default: bool) -> Report | None:
     """Tell of a run that has just been opened, and go on telling; None if nobody wants to hear.
 
     `origin` is what its id was derived from, `default` says whether its store is the default store.
     """
-    lines = None if quiet else _lines()
+    lines = _lines()
     if lines is None:
         return None
     report = Report(run, lines, default)

@@ -7,10 +7,10 @@ from typing import Any
 
 from . import records
 from .blobs import release, sweep, used
+from .checkpoints import Checkpoint, fold, recount
 from .errors import UsageError
 from .events import Event, Forked, RollbackUndone, RolledBack, RunRenamed
 from .facts import replace
-from .past import Checkpoint, fold, recount
 from .records import Record, checked, needed, parse, read, record_key, sealed, signed
 from .secret import secret
 from .stores import Bytes, Store

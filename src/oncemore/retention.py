@@ -13,13 +13,14 @@ from typing import Any, Protocol, runtime_checkable
 
 from . import records
 from .blobs import parting, release, waiting
+from .checkpoints import Checkpoint, fold
 from .codec import Decoded
 from .durations import Duration, seconds
 from .earlier import cover
 from .errors import IntegrityError, UsageError
 from .events import CheckpointsPruned, Event
 from .facts import dataclass
-from .past import Checkpoint, count, fold
+from .past import count
 from .records import Record
 from .reshape import clean, ever
 from .secret import secret

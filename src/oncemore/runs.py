@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from . import current, events, intents, records
+from . import current, events, records
 from .codec import Encoded
 from .earlier import earlier
 from .errors import CodecError, FingerprintError, StoreError, UsageError, log, logger, warn
 from .events import Event
-from .facts import replace
 from .fingerprint.values import digest
-from .loops import Every, OnError, Results, loop, map_items
 from .modules import loading
 from .nodes import Kept, Node
 from .opening import Opened, disabled, ending, open_run
-from .past import Checkpoint, Past, count, usable
+from .past import Past, count
 from .records import Record, Reference
-from .repeats import Ordinals, Passed
 from .scribe import Begun, Scribe
 from .shelf import Shelf
 from .stores import Store
-from .surroundings.rng import Generators, states
 from .surroundings.state import State
 
 if TYPE_CHECKING:
+    from .checkpoints import Checkpoint
+    from .loops import Every, OnError, Results
+    from .repeats import Ordinals, Passed
     from .report import Report
     from .retention import Policy
 
@@ -75,7 +73,7 @@ class Run(Past):
         self.scribe = Scribe(lambda event: self.shelf.append([event]))
         self._opened: Opened
         self._last_snapshot: tuple[str, str] = ("", "")  # content, key
-        self._passed = Passed()
+        self._passed: Passed | None = None
         self._retention, self._since_pruned, self._left = retention, 0, False
         self.state = State(state)
         self.shelf: Shelf
@@ -116,7 +114,7 @@ class Run(Past):
 
     def leave(self, error: BaseException | None) -> None:
         """Record how the scope ended, and what was reused in it."""
-        self._retain(every=1)
+        self.retain(every=1)
         facts = [*self._unwritten(), ending(error)]
         until = None
 
@@ -152,13 +150,14 @@ class Run(Past):
         for fact in facts:
             self.told(fact)
 
-    def _retain(self, every: int = _PRUNE_EVERY) -> None:
+    def retain(self, every: int = _PRUNE_EVERY) -> None:
         """Apply the scope's retention policy, now and then: it reads the run's events."""
         self._since_pruned += 1
         if self._retention is not None and self._since_pruned >= every:
             self._since_pruned = 0
             self._last_snapshot = ("", "")  # it may go
-            self._passed.recount()
+            if self._passed is not None:
+                self._passed.recount()
             with loading:
                 from .retention import prune
             try:
@@ -224,6 +223,8 @@ class Run(Past):
         Await it if the step is a coroutine function. With `on_error="collect"` a call that fails leaves a `Failure` in its
         place and the others go on; the next run tries it again. `name` is what people see.
         """
+        with loading:
+            from .loops import map_items
         return map_items(self, step, items, concurrency, on_error, name)
 
     def loop(self, name: str, items: Iterable[T], *, every: Every = 1) -> Iterator[T]:
@@ -232,10 +233,14 @@ class Run(Past):
         After every so many items, or every so often ("5min"), `state` and the random generators are kept; a resumed loop
         has them back as they were then.
         """
+        with loading:
+            from .loops import loop
         return loop(self, name, items, every)
 
     def resolve(self, which: str, *, happened: bool, result: Any = None) -> None:
         """Say how a step with effect="once" ended that was cut off: by the node or the key that `UnknownOutcome` names."""
+        with loading:
+            from . import intents
         intents.resolve((self.shelf, self.shared), which, happened, result)
 
     def checkpoint(
@@ -250,24 +255,10 @@ class Run(Past):
 
         A resumed run that comes by again with the same state finds the checkpoint that is there.
         """
-        fact = events.CheckpointSaved(
-            name=name,
-            next_node=next_node,
-            metadata=json.loads(json.dumps(dict(metadata or {}))),
-            snapshot="",
-            state=digest(self.state.values_by_key()).hex(),
-            pinned=pinned,
-        )
-        known = self._passed.find(fact, self) if self.resumed else None
-        if known is not None:
-            return known
-        key, entry = self.snapshot()
-        fact = replace(fact, snapshot=key)
-        self.shelf.write_snapshot(entry, fact)
-        self.told(fact)
-        saved = self._passed.saved(fact, self)
-        self._retain()
-        return saved
+        with loading:
+            from .repeats import Passed
+        self._passed = self._passed or Passed()
+        return self._passed.come_by(self, name, metadata or {}, next_node, pinned)
 
     def restore(self, which: str | None = None) -> Checkpoint:
         """Put `state` and the random generators to a checkpoint (name, id, node or step; the newest if none is named).
@@ -275,6 +266,9 @@ class Run(Past):
         Returns it, `next_node` included, for programs that jump instead of replaying. A damaged snapshot gives way to the
         one before, with a warning.
         """
+        with loading:
+            from .checkpoints import usable
+            from .surroundings.rng import Generators
         checkpoint, kept = usable(self.checkpoints, which)
         record = self._opened.record
         overrides = {} if checkpoint.log == record.log else record.state
@@ -290,7 +284,7 @@ class Run(Past):
         with loading:
             from .reshape import rollback
         self.use(rollback(self.store, self.id, to=to, before=before, own=self._opened.mark))
-        self._last_snapshot, self._passed, self.loops = ("", ""), Passed(), {}
+        self._last_snapshot, self._passed, self.loops = ("", ""), None, {}
 
     def _unwritten(self) -> Iterable[Event]:
         return [
@@ -305,6 +299,8 @@ class Run(Past):
 
     def ordinals(self, step: str, arguments: str) -> Ordinals:
         """Which of the identical calls of a step are under way or done in this scope."""
+        with loading:
+            from .repeats import Ordinals
         return self.calls.setdefault(f"{step}/{arguments}", Ordinals())
 
     def wants_fresh(self, node: Node, *, once: bool) -> bool:
@@ -332,6 +328,8 @@ class Run(Past):
 
     def snapshot(self) -> tuple[str, Encoded | None]:
         """The key of the state and generators as they are now, and the entry if it is not kept yet. Empty if there is none."""
+        with loading:
+            from .surroundings.rng import states
         value = {"state": self.state.values_by_key(), "generators": states()}
         content = digest(value).hex()
         if content == self._last_snapshot[0]:
@@ -370,7 +368,7 @@ class Run(Past):
             written = shelf.write(node, entry, kept, facts)
             self.ran[node.step] += 1
             self.told(written)
-            self._retain()
+            self.retain()
         except (CodecError, StoreError) as error:
             self.not_kept(node, f"{error}. It will run again next time", seconds=seconds)
         finally:

@@ -15,12 +15,11 @@ from blake3 import blake3
 
 from . import current
 from .current import current_run
-from .errors import log
+from .errors import is_terminal, log
 from .looking import Looking, new_run
 from .modules import loading
 from .opening import default_store, disabled, ending
 from .records import checked
-from .report import open_report
 from .runs import Run
 from .stores import Store, open_store
 
@@ -80,8 +79,11 @@ class checkpoint_scope:
         else:
             store = default_store() if self._store is None else open_store(self._store)
         run = new_run(run_id, store, **self._options).open()
-        quiet = self._quiet or isinstance(run, Looking)
-        run.report = open_report(run, quiet=quiet, origin=origin, default=self._store is None)
+        heard = bool(os.environ.get("ONCEMORE_LOG")) or is_terminal(sys.stderr)
+        if heard and not self._quiet and not isinstance(run, Looking):
+            with loading:
+                from .report import open_report
+            run.report = open_report(run, origin=origin, default=self._store is None)
         return run
 
     def _enter(self, run: Run) -> Run:

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO
 
+from .errors import is_terminal
 from .facts import dataclass
 from .modules import loaded, loading
 
@@ -219,14 +220,6 @@ class Screen(Lines):
 
         setattr(stream, name, heard)
         return undo
-
-
-def is_terminal(stream: Any) -> bool:
-    """Whether a stream leads to a terminal; a missing, closed or odd one does not."""
-    try:
-        return bool(stream.isatty())
-    except (AttributeError, ValueError, OSError):
-        return False
 
 
 def lines_on(stream: TextIO) -> Lines:

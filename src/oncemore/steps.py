@@ -20,14 +20,11 @@ from typing import (
 from .asked import Asked
 from .calls import Definition
 from .current import engaged, here, run_here
-from .durations import Duration
 from .errors import UsageError
 from .fingerprint import Fingerprint, Key
 from .modules import came_from, find_module
 from .proxy import Lookalike, Proxy
-from .reasons import Explanation
 from .records import Reference
-from .surroundings.patterns import Outputs
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -37,6 +34,10 @@ T = TypeVar("T")
 
 if TYPE_CHECKING:  # a type checker should see a function's attributes and no more
     from typing_extensions import Unpack
+
+    from .durations import Duration
+    from .reasons import Explanation
+    from .surroundings.patterns import Outputs
 
     class _Function(Generic[P, R]):
         __wrapped__: Callable[P, R]

@@ -12,11 +12,11 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from . import records
 from .blobs import use
+from .checkpoints import Checkpoint, fold
 from .codec import Decoded, unseal
 from .errors import CheckpointWarning, IntegrityError, UsageError
 from .events import RunImported, StepForgotten
 from .facts import dataclass, field
-from .past import Checkpoint, fold
 from .records import Record, read_log, run_id_of, sealed_as
 from .reshape import owners
 from .secret import secret

@@ -22,7 +22,7 @@ from typing import Any
 from blake3 import blake3
 
 from ..errors import FingerprintError
-from .cycles import colours
+from ..modules import loading
 from .kinds import CodeIdentity
 from .objects import describe, register_identity
 from .parts import Parts, Sealed
@@ -44,6 +44,14 @@ def digest(value: Any) -> bytes:
         return plain_digest(value)
     plain = _hash_of_plain(value, _LARGEST)[0] if kind in _CONTAINERS else None
     return _Walk().digest(value) if plain is None else plain
+
+
+def identity(value: Any) -> bytes | None:
+    """The content digest, None for what has none."""
+    try:
+        return digest(value)
+    except FingerprintError:
+        return None
 
 
 def set_code_identity(of_function: Callable[[Any], object], of_class: Callable[[type], object]) -> None:
@@ -287,6 +295,8 @@ def _plain_of_plain(node: _Node) -> _Plain | None:
 
 def _digests_of_cycle(nodes: list[_Node]) -> Iterable[bytes]:
     """Digests of values that contain each other: the whole cycle, each member named by its colour, and the colour."""
+    with loading:
+        from .cycles import colours
     place = {id(node): at for at, node in enumerate(nodes)}
     known = [_known_digests(node) for node in nodes]
     inner = [{at: place[id(found)] for at, found in node.found.items() if isinstance(found, _Node)} for node in nodes]

@@ -18,8 +18,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from ..errors import StoreDamaged, StoreError, UsageError, warn
+from ..modules import loading
 from ..quoting import quote
-from .creation import create
 from .filesystem import describe
 from .locks import LockFile
 from .values import DBNAME, FORMAT, BytesDisk
@@ -94,6 +94,8 @@ class Database:
             self.close()
             try:
                 if not os.path.lexists(self.path):
+                    with loading:
+                        from .creation import create
                     with _gate:  # no fork while diskcache has it open
                         create(self._directory, self._locks, durable=self._durable)
                 empty = not os.path.getsize(self.path)

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 from weakref import WeakValueDictionary
 
 from ..errors import IntegrityError, StoreError, UsageError
+from ..modules import loading
 from ..quoting import quote, unquote_to_bytes
 from . import Bytes, Frames, Hold, Store, open_store
 from .database import Database, fetch, opening
 from .filesystem import describe, network_file_system
 from .keys import above_prefix, first_key
 from .locks import lock_file
-from .maintenance import Maintenance, maintain, orphans, shrink
 from .transaction import CHUNK, COLUMNS, SELECT, Change
 from .values import DBNAME, MODE_RAW, Row
+
+if TYPE_CHECKING:
+    from .maintenance import Maintenance
 
 _RANGE = "FROM Cache WHERE key >= ? AND key < ? AND raw = 1 ORDER BY key LIMIT ?"
 _SCAN = f"SELECT key, 1, {COLUMNS} {_RANGE}"
@@ -135,15 +138,21 @@ class DiskStore:
         Safe beside running jobs. Damaged entries are reported, not removed.
         """
         self._database.require_writable()
+        with loading:
+            from .maintenance import maintain
         return maintain(self._database, older_than)
 
     def orphans(self, *, older_than: float = 600.0) -> list[str]:
         """The names of the files that `maintain` would remove. Changes nothing."""
+        with loading:
+            from .maintenance import orphans
         return orphans(self._database, older_than)
 
     def shrink(self) -> None:
         """Give the space of removed entries back to the file system. Reads no entries."""
         self._database.require_writable()
+        with loading:
+            from .maintenance import shrink
         self._database.use("tidy", shrink)
 
     def close(self) -> None:

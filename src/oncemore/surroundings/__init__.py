@@ -8,13 +8,15 @@ the result, so what they share stays shared. All of this costs only when a step 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from ..facts import dataclass, field
 from ..fingerprint.shown import Part
 from ..modules import loading
-from .objects import Roots
+
+if TYPE_CHECKING:
+    from .objects import Roots
 
 
 @dataclass
@@ -52,6 +54,8 @@ class Moment:
     node: str = ""  # the key of its checkpoint
 
     def __post_init__(self) -> None:
+        with loading:
+            from .objects import Roots
         self.roots = Roots(self._root, loose=lambda name: name not in self.digests)
 
     def _root(self, kind: str, name: str) -> Any:
@@ -172,12 +176,12 @@ def kinds() -> Iterable[Surrounding]:
     """The kinds that count, ours first."""
     if not _kinds:
         with loading:
-            from . import arguments, files, output, process, rng, state
+            from . import arguments, files, output, process, rng, watching
         ours = (
             output.Output(),  # first: it stops listening before another kind has something to warn about
             files.Files(),  # before the process: relative paths are those of the folder that the step began in
             arguments.Arguments(),
-            state.StateKind(),
+            watching.StateKind(),
             rng.Generators(),
             process.Process(),
         )

@@ -16,7 +16,7 @@ from ..blobs import Blobs, Drafts, Kept, compare, remove
 from ..errors import CodecError, IntegrityError, OutputMissing, StoreError
 from . import Moment, Surrounding
 from .patterns import Name, Place, declaration, found_at, kind_of, places_of
-from .state import around
+from .watching import around
 
 
 class _Recorded(TypedDict):

@@ -14,9 +14,9 @@ from typing import Any
 from blake3 import blake3
 
 from ..codec import dumps, loads
-from ..errors import CodecError, FingerprintError
+from ..errors import CodecError
 from ..facts import dataclass
-from ..fingerprint.values import digest
+from ..fingerprint.values import identity
 from .ways import ATOMS, fixed, through, way
 
 Name = tuple[str, str, int]  # kind of root, its name, place in the walk
@@ -237,11 +237,3 @@ def assign(obj: Any, content: Any) -> None:
     how = way(type(obj))
     assert how is not None, f"{type(obj)} had a way to be changed when it was recorded"
     how.assign(obj, content)
-
-
-def identity(value: Any) -> bytes | None:
-    """The content digest, None for what has none."""
-    try:
-        return digest(value)
-    except FingerprintError:
-        return None

@@ -1,0 +1,298 @@
+"""The checkpoints of a run, folded from its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any, NamedTuple, Union, overload
+
+from . import events, records
+from .blobs import keeping
+from .codec import Decoded, loads
+from .errors import CodecError, NotRecorded, StoreError, UsageError, warn
+from .events import Event
+from .facts import dataclass, field, replace
+from .records import Generation, Record, read_log
+from .secret import secret
+from .stores import Store
+
+When = Union[float, datetime]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is kept of a completed node, or of the run under a name.
+
+    `id` is `run:n`, n being the number of its event; `index` counts the run's checkpoints from 0. The state snapshot and
+    the result are loaded when asked for.
+    """
+
+    id: str
+    index: int
+    run: str
+    workflow: str | None
+    name: str | None
+    step: str | None
+    node: str | None
+    next_node: str | None
+    time: datetime
+    metadata: Mapping[str, Any]
+    pinned: bool
+    stored_bytes: int
+    entry: str
+    snapshot: str
+    log: str
+    number: int
+    _store: Store = field(repr=False, compare=False)
+
+    def state(self) -> dict[str, Any]:
+        """The run's state as it was then, a fresh copy."""
+        state: dict[str, Any] = self.surroundings()["state"]
+        return state
+
+    def surroundings(self) -> dict[str, Any]:
+        """State and random generators as they were then."""
+        return {"state": {}, "generators": {}} if not self.snapshot else self._load(self._read(self.snapshot))
+
+    def result(self) -> Any:
+        """What the step returned (a generator: the list of its items); NotRecorded if there is no such value (any more)."""
+        if not self.entry:
+            raise NotRecorded(f"checkpoint {self.id} was made by name: it has a state, no result")
+        entry = self._read(self.entry)
+        if "items" in entry.meta:
+            return list(self._items(entry))
+        loaded = self._load(entry)
+        return loaded[0] if entry.meta.get("effects") else loaded
+
+    def _items(self, entry: Decoded) -> Iterator[Any]:
+        """What a generator yielded."""
+        for number in range(entry.meta["chunks"]):
+            chunk = self._read(f"{entry.meta['items']}{number:08x}")
+            for pickled in self._load(chunk):
+                with keeping(self._store, reading=True):
+                    item, _ = loads(pickled, chunk.meta.get("main", ""), CallersOwn._make)
+                yield item
+
+    def _load(self, entry: Decoded) -> Any:
+        with keeping(self._store, reading=True):
+            return entry.load(CallersOwn._make)
+
+    def _read(self, key: str) -> Decoded:
+        data = self._store.get(key)
+        if data is None:
+            raise NotRecorded(f"checkpoint {self.id}: {key} was removed")
+        return Decoded(data, key=key, secret=secret())
+
+    @property
+    def place(self) -> str:
+        """Where its entry stands, whatever the home: of two with the same place, the newer counts."""
+        return self.entry[len(records.home_of(self.entry)) :]
+
+    @property
+    def node_key(self) -> str:
+        """The same for all checkpoints of a node, whatever state they read."""
+        return self.place.partition("@")[0]
+
+    def proof(self) -> tuple[str, int]:
+        """The key of what is kept (the result; of one made by name the state) and its size, its signature verified just now."""
+        key = self.entry or self.snapshot
+        if not key:
+            raise NotRecorded(f"checkpoint {self.id} was made by name while the run had no state")
+        data = self._store.get(key)
+        if data is None:
+            raise NotRecorded(f"checkpoint {self.id}: {key} was removed")
+        Decoded(data, key=key, secret=secret())
+        return key, len(data)
+
+    def meta(self) -> dict[str, Any]:
+        """What was noted of the step with its result; nothing for a checkpoint that is no step's."""
+        return dict(self._read(self.entry).meta) if self.entry else {}
+
+    def as_dict(self) -> dict[str, Any]:
+        """What is known of it, for JSON."""
+        hidden = ("_store", "entry", "snapshot", "log", "number")
+        facts = {name: value for name, value in vars(self).items() if name not in hidden}
+        return {**facts, "time": self.time.isoformat(), "metadata": dict(self.metadata)}
+
+
+class CallersOwn(NamedTuple):
+    """Stands in a result for an object that is the caller's own: the step returned (part of) its argument."""
+
+    kind: str
+    name: str
+    place: int
+
+
+class Checkpoints(Sequence[Checkpoint]):
+    """A run's checkpoints that count, oldest first."""
+
+    def __init__(self, checkpoints: Iterable[Checkpoint]) -> None:
+        self._all = list(checkpoints)
+
+    @overload
+    def __getitem__(self, index: int) -> Checkpoint: ...
+    @overload
+    def __getitem__(self, index: slice) -> Checkpoints: ...
+    def __getitem__(self, index: int | slice) -> Checkpoint | Checkpoints:
+        return Checkpoints(self._all[index]) if isinstance(index, slice) else self._all[index]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Checkpoint]:
+        return iter(self._all)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} checkpoints{f', the last is {self._all[-1].id}' if self._all else ''}>"
+
+    @property
+    def first(self) -> Checkpoint | None:
+        return self._all[0] if self._all else None
+
+    def latest(self, name: str | None = None) -> Checkpoint | None:
+        """The newest, or the newest of a name, node or step."""
+        return next((c for c in reversed(self._all) if name is None or name in (c.name, c.node, c.step)), None)
+
+    def get(self, id: str) -> Checkpoint | None:
+        """The one with that id (`run:n`)."""
+        return next((c for c in self._all if c.id == id), None)
+
+    def named(self, name: str) -> list[Checkpoint]:
+        """Those of a name, newest first."""
+        return [c for c in reversed(self._all) if c.name == name]
+
+    def of(self, node: str) -> list[Checkpoint]:
+        """Those of a node or step, oldest first."""
+        return [c for c in self._all if node in (c.node, c.step)]
+
+    def since(self, time: When) -> Checkpoints:
+        """Those not older than `time`."""
+        return Checkpoints(c for c in self._all if c.time >= aware(time))
+
+    def between(self, start: When, end: When) -> Checkpoints:
+        """Those from `start` to `end`, both included."""
+        return Checkpoints(c for c in self._all if aware(start) <= c.time <= aware(end))
+
+    def find(self, which: str) -> Checkpoint:
+        """The newest that `which` may mean: an id, a name, a node or a step. UsageError if there is none."""
+        found = self.get(which) or self.latest(which)
+        if found is None:
+            known = ", ".join(sorted({str(c.name or c.step) for c in self._all})) or "none"
+            raise UsageError(f"no checkpoint is called {which!r}; there are: {known}")
+        return found
+
+
+def aware(time: When) -> datetime:
+    """A moment with its zone: seconds since 1970 in UTC, a datetime without a zone in the local one."""
+    if isinstance(time, datetime):
+        return time if time.tzinfo else time.astimezone()
+    return datetime.fromtimestamp(time, timezone.utc)
+
+
+def fold(store: Store, run_id: str, record: Record, *, superseded: bool = False) -> Checkpoints:
+    """The checkpoints of a run that count, its forebears' included, from their events. Of each node the newest, or all."""
+    nodes: dict[str, dict[str, Checkpoint]] = {}  # what they read of the state tells those of a node apart
+    logs = list(dict.fromkeys(g.log for g in record.generations))
+    for log in logs:
+        mine = [g for g in record.generations if g.log == log]
+        facts = list(read_log(store, log))
+        pinned = {e.checkpoint: e.pinned for e in facts if isinstance(e, events.CheckpointPinned)}
+        for event, is_there in _that_count(facts, mine):
+            node, _, read = (f"{log}{event.seq}", "", "") if superseded else _about(event, log)
+            if isinstance(event, events.StepForgotten):
+                nodes.pop(node, None)
+                continue
+            if not is_there:
+                nodes.get(node, {}).pop(read, None)  # an earlier one does not count again because of that
+                continue
+            made = told(store, mine[0].run or run_id, record.workflow, log, event)
+            nodes.setdefault(node, {})[read] = replace(made, pinned=pinned.get(event.seq, made.pinned))
+    found = [checkpoint for variants in nodes.values() for checkpoint in variants.values()]
+    found.sort(key=lambda checkpoint: (logs.index(checkpoint.log), checkpoint.number))
+    return Checkpoints(replace(checkpoint, index=i) for i, checkpoint in enumerate(found))
+
+
+_Telling = Union[events.StepCompleted, events.CheckpointSaved, events.StepForgotten]
+
+
+def _that_count(facts: Sequence[Event], generations: Sequence[Generation]) -> Iterator[tuple[_Telling, bool]]:
+    """The events of one log that count and tell of checkpoints, and whether those are still there."""
+    pruned = {n for e in facts if isinstance(e, events.CheckpointsPruned) for n in e.checkpoints}
+    replaced = {e.entry: e.seq for e in facts if isinstance(e, events.StepCompleted)}
+    removed = {e.entry: e.seq for e in facts if isinstance(e, events.StepForgotten)}
+    for event in facts:
+        if isinstance(event, events.StepCompleted):
+            gone = replaced[event.entry] > event.seq or removed.get(event.entry.partition("@")[0], 0) > event.seq
+            place = event.home if event.entry.startswith("shared/") else event.entry
+        elif isinstance(event, (events.CheckpointSaved, events.StepForgotten)):
+            gone, place = False, event.snapshot if isinstance(event, events.CheckpointSaved) else event.entry
+        else:
+            continue
+        if any(g.counts(event.seq, place) for g in generations):
+            yield event, not gone and event.seq not in pruned
+
+
+def _about(event: _Telling, log: str) -> tuple[str, str, str]:
+    """Which node an event tells of, wherever that stood, and what the node had read."""
+    if isinstance(event, events.CheckpointSaved):
+        return f"{log}{event.seq}", "", ""
+    return event.entry[len(records.home_of(event.entry)) :].partition("@")
+
+
+def recount(store: Store, run_id: str, record: Record) -> None:
+    """Count the checkpoints of steps that there are."""
+    record.counted = max((event.seq for event in read_log(store, record.log, record.counted)), default=record.counted)
+    until = [g.until(record.counted) if g.log == record.log else g for g in record.generations]  # others may write on
+    steps = [checkpoint for checkpoint in fold(store, run_id, replace(record, generations=until)) if checkpoint.entry]
+    record.nodes, record.bytes = len({c.node_key for c in steps}), sum(c.stored_bytes for c in steps)
+
+
+def told(
+    store: Store,
+    run_id: str,
+    workflow: str | None,
+    log: str,
+    event: events.StepCompleted | events.CheckpointSaved,
+    index: int = 0,
+) -> Checkpoint:
+    """The checkpoint that an event tells of."""
+    step = event if isinstance(event, events.StepCompleted) else None
+    name = event if isinstance(event, events.CheckpointSaved) else None
+    return Checkpoint(
+        id=f"{run_id}:{event.seq}",
+        index=index,
+        run=run_id,
+        workflow=workflow,
+        name=name.name if name else None,
+        step=step.step if step else None,
+        node=step.node if step else None,
+        next_node=name.next_node if name else None,
+        time=datetime.fromtimestamp(event.time, timezone.utc),
+        metadata=name.metadata if name else {},
+        pinned=bool(name and name.pinned),
+        stored_bytes=step.stored_bytes if step else 0,
+        entry=step.entry if step else "",
+        snapshot=event.snapshot,
+        log=log,
+        number=event.seq,
+        _store=store,
+    )
+
+
+def usable(checkpoints: Checkpoints, which: str | None) -> tuple[Checkpoint, dict[str, Any]]:
+    """The checkpoint meant and what it kept; damaged ones give way to those before. If none is meant: the newest made by name.
+
+    Only a run without named ones goes back to a step's: a program that jumps to `next_node` finds it in those it made itself.
+    """
+    if which is None:
+        newest = [c for c in reversed(checkpoints) if c.snapshot]
+        candidates = [c for c in newest if c.name is not None] or newest
+    else:
+        wanted = checkpoints.find(which)
+        candidates = checkpoints.named(which) if wanted.name == which else [wanted]
+    for candidate in candidates:
+        try:
+            return candidate, candidate.surroundings()
+        except (StoreError, CodecError, NotRecorded) as error:
+            warn(f"checkpoint {candidate.id} cannot be used, the one before serves: {error}")
+    raise UsageError("there is no checkpoint to restore" + (f" called {which!r}" if which else ""))
