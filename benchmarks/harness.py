@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 OURS = "oncemore"
-ENOUGH = 2.5  # seconds for a round of all contenders; a task that takes less has more rounds
+MORE = 1.0  # seconds, for each round of all contenders, in which those that goals compare go on
 MOST = 40  # rounds
 NOTICEABLE = 0.05  # of the machine's CPU time: from here on, other load is told
 CPU = os.environ.get("BENCH_CLOCK") == "cpu"
@@ -85,19 +85,21 @@ class Bench:
 
 
 def measure(task: Task, rounds: int) -> dict[str, Any]:
-    """Every contender in turn, `rounds` times, or more while that takes next to no time: then minima are worth more.
+    """Every contender in turn, `rounds` times; then those that goals compare for some time more: minima are worth more then.
 
     Minimum and median of each, and the other load that was seen.
     """
+    compared = {name for goal in task.goals for name in (goal.ours, goal.of)}
     rounds = task.rounds or rounds
-    more = time.monotonic() + ENOUGH * rounds
     taken: dict[str, list[float]] = {contender.name: [] for contender in task.contenders}
     loads: list[Load] = []
     gc.collect()
     gc.freeze()  # what the set-up left is not to be looked through in every round
-    number = 0
-    while number < rounds or (number < MOST and time.monotonic() < more and not task.rounds):
+    number, until = 0, 0.0
+    while number < rounds or (number < MOST and time.monotonic() < until and not task.rounds):
         for contender in task.contenders:
+            if number >= rounds and contender.name not in compared:
+                continue
             contender.before(number)
             gc.collect()
             watch = Watch()
@@ -108,6 +110,8 @@ def measure(task: Task, rounds: int) -> dict[str, Any]:
             contender.after(number)
             taken[contender.name].append((seconds if told is None else told) / contender.per)
         number += 1
+        if number == rounds:
+            until = time.monotonic() + MORE * rounds
     found = {
         contender.name: {
             "limit": contender.limit,
@@ -116,7 +120,7 @@ def measure(task: Task, rounds: int) -> dict[str, Any]:
         }
         for contender in task.contenders
     }
-    about = {"unit": task.unit, "note": task.note, "rounds": number, "absent": task.absent}
+    about = {"unit": task.unit, "note": task.note, "rounds": rounds, "more": number - rounds, "absent": task.absent}
     return {**about, "contenders": found, "goals": [_judged(goal, taken) for goal in task.goals], "load": _told(loads)}
 
 

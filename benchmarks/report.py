@@ -186,7 +186,8 @@ def _section(result: Result) -> list[str]:
         return [f"### {result['task']}", "", "The measurement failed.", ""]
     lines = [f"### {result['task'][0].upper()}{result['task'][1:]}", ""]
     notes = [result["note"], _load(result), *(f"{name} did not take part." for name in result["absent"])]
-    lines += [f"{result['rounds']} rounds. {' '.join(filter(None, notes))}".rstrip(), ""]
+    more = f", {result['more']} more of those that goals compare" if result["more"] else ""
+    lines += [f"{result['rounds']} rounds{more}. {' '.join(filter(None, notes))}".rstrip(), ""]
     lines += ["| | minimum | median | to ours |", "|---|---:|---:|---:|"]
     return lines + [f"| {' | '.join(row)} |" for row in _rows(result)] + [""]
 

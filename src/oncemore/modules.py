@@ -25,6 +25,8 @@ os.register_at_fork(before=loading.acquire, after_in_parent=loading.release, aft
 def loaded(name: str) -> Any:
     """The module, if it is loaded by now. Not one that another thread is still loading: half of it is missing."""
     module = sys.modules.get(name)
+    if module is None:
+        return None
     return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
 
 

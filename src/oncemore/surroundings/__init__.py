@@ -8,6 +8,7 @@ the result, so what they share stays shared. All of this costs only when a step 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
@@ -54,12 +55,18 @@ class Moment:
     node: str = ""  # the key of its checkpoint
 
     def __post_init__(self) -> None:
-        with loading:
-            from .objects import Roots
-        self.roots = Roots(self._root, loose=lambda name: name not in self.digests)
+        self.roots = _roots()(self._root, loose=lambda name: name not in self.digests)
 
     def _root(self, kind: str, name: str) -> Any:
         return self.arguments[name] if kind == "argument" else self.run.state.bare(name)
+
+
+@cache
+def _roots() -> type[Roots]:
+    """Loaded with the first step that runs, or did more than return."""
+    with loading:
+        from .objects import Roots
+    return Roots
 
 
 class Surrounding:
