@@ -330,14 +330,13 @@ class Definition:
     def home(self, reference: Reference | None = None) -> Run | None:
         """The run that a call belongs to: the current one, the one it came from, or for a shared step the default store's."""
         run = run_here()
-        elsewhere = reference is not None and (
-            run is None or run.pid != os.getpid()
-        )  # what a fork left here is not ours
-        if elsewhere or (run is None and self.share):
+        if run is None or (reference is not None and run.pid != os.getpid()):  # a run that a fork left here is not ours
+            if reference is None and not self.share:
+                return None
             with loading:
                 from .joining import join, outside
-            run = join(reference) if elsewhere and reference is not None else outside()
-        return None if run is None or run.disabled else run
+            run = outside() if reference is None else join(reference)
+        return None if run.disabled else run
 
     def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any], reference: Reference | None = None) -> Asked:
         run = self.home(reference)
