@@ -41,6 +41,7 @@ ORDER: list[set[str]] = [
     {"asked", "joining", "scope"},
     {"generators", "quick"},
     {"calls"},
+    {"verbs"},
     {"steps"},
     {"archive", "exchange", "verification"},
     {"history"},
@@ -140,7 +141,7 @@ LATER = {
     *("inspect", "secrets", "shutil", "ssl", "subprocess", "tempfile", "wrapt", "zipfile", "zstandard"),
     *("array", "ast", "bisect", "logging", "random", "string", "traceback", "urllib"),
     *(f"oncemore.{name}" for name in ("archive", "checkpoints", "history", "intents", "joining", "loops", "numeric")),
-    *(f"oncemore.{name}" for name in ("reasons", "repeats", "report", "screen", "summary", "verification")),
+    *(f"oncemore.{name}" for name in ("reasons", "repeats", "report", "screen", "summary", "verbs", "verification")),
     *(f"oncemore.{name}" for name in ("stores.creation", "stores.maintenance", "surroundings.objects")),
 }
 

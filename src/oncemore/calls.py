@@ -22,14 +22,13 @@ from .errors import (
     CodecError,
     FingerprintError,
     IntegrityError,
-    NotRecorded,
     OutputMissing,
     StoreError,
     UsageError,
     warn,
 )
-from .fingerprint import Fingerprint, Identity, Part
-from .flight import Blocking, Path, board, drive, drive_async
+from .fingerprint import Identity, Part
+from .flight import Blocking, Path, Seat, board, drive, drive_async
 from .functions import kind_of, name_of
 from .looking import called_plainly
 from .modules import loading
@@ -74,7 +73,7 @@ class Definition:
             generators = _generators()
             self._follow, self._item_by_item = generators.drive if kind == "generator" else generators.drive_async, True
         whole = not (self.every_call or self._item_by_item or options["outputs"]) and self.expires is None
-        self.quick = whole and self.identity.plain and self._follow is drive
+        self.quick = whole and self.identity.plain
         if self.once and self._item_by_item:
             raise UsageError(f"step {self.name}: effect='once' is for steps that return, not for generators")
 
@@ -82,8 +81,12 @@ class Definition:
         """A call: the value, or what awaits it, or what yields its items."""
         if not self.quick or not run.quick:
             return self.enter(run, args, kwargs)
-        found = quick.recall(self, run, args, kwargs)
-        return drive(self.settle(found)) if type(found) is Asked else found
+        if self._follow is not drive:
+            return self._follow(self._short(run, args, kwargs))
+        found = quick.recall(self, run, args, kwargs)  # as `_short` does it: not even a generator is made
+        if type(found) is Asked:
+            return drive(self.settle(found))
+        return found if found is not quick.UNKNOWN else self.enter(run, args, kwargs)
 
     def plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that belongs to no run."""
@@ -105,6 +108,12 @@ class Definition:
             return (yield Call(self.function, args, kwargs))
         return (yield from self.settle(asked, fresh=fresh))
 
+    def _short(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Path[Any]:
+        found = quick.recall(self, run, args, kwargs)
+        if found is quick.UNKNOWN:
+            return (yield from self.path(run, args, kwargs))
+        return (yield from self.settle(found)) if type(found) is Asked else found
+
     def settle(self, asked: Asked, *, fresh: bool = False) -> Path[Any]:
         """The value of a node: kept, or computed and kept."""
         if around(asked.node):  # it calls itself
@@ -115,23 +124,31 @@ class Definition:
                 found = yield Blocking(self.recall, asked)
                 if found.entry is not None:
                     return self.reuse(asked, found)
-            while (seat := (yield from board(run.store, asked.node.key))) is None:
+            while (taken := (yield from self._board(asked, found.why, fresh=fresh))) is None:
                 found = Found() if fresh else (yield Blocking(self.recall, asked, found.why))
                 if found.entry is not None:
                     return self.reuse(asked, found)
-            try:  # another process may have completed it before we got the seat
-                found = Found(why="refreshed") if fresh else (yield Blocking(self.recall, asked, found.why))
-                return (yield from self._compute(asked, found.why)) if found.entry is None else self.reuse(asked, found)
+            seat, seen = taken
+            try:
+                return (yield from self._compute(asked, seen)) if isinstance(seen, str) else self.reuse(asked, seen)
             finally:
                 seat.release()
         except BaseException:
             self.give_back(asked)
             raise
 
-    def _compute(self, asked: Asked, told: str | None) -> Path[Any]:
+    def _board(self, asked: Asked, told: str | None, *, fresh: bool) -> Path[tuple[Seat, Found | str] | None]:
+        """The seat, and what another process had completed before we got it, or why the step is to run."""
+
+        def look() -> Found | str:
+            found = Found(why="refreshed") if fresh else self.recall(asked, told)
+            return found if found.entry is not None else found.why or self.reason(asked)
+
+        return board(asked.run.store, asked.node.key, look)
+
+    def _compute(self, asked: Asked, why: str) -> Path[Any]:
         run, node = asked.run, asked.node
         parts, code = self.parts(asked)  # now: the function may change its arguments
-        why: str = told or (yield Blocking(self.reason, asked))
         run.will_run(node, why, once=self.once)
         settled = (yield Blocking(_intents().begin, asked.shelf, node)) if self.once else None
         here, leave = current.enter(run if run.id else current_run()), inside(node)
@@ -140,7 +157,8 @@ class Definition:
             begun, started = run.begin(node), time.perf_counter()
             try:
                 value = (yield Call(self.function, asked.args, asked.kwargs)) if settled is None else settled.load()
-                yield Blocking(scene.returned)
+                if scene.waiting:
+                    yield Blocking(scene.returned)
             except BaseException as error:
                 scene.failed()
                 took = time.perf_counter() - started
@@ -262,6 +280,12 @@ class Definition:
         value, effects = loaded if entry.meta.get("effects") else (loaded, {})
         return value, effects, moment
 
+    def look(self, asked: Asked, entry: Decoded) -> Any:
+        """The value, or a generator of the items, for one who only looks."""
+        if self._item_by_item:
+            return self._follow(_generators().look(self, asked, entry))
+        return self.load(asked, entry)[0]
+
     def meet(self, asked: Asked, entry: Decoded, kinds: tuple[str, ...] = ("argument",)) -> Moment:
         """The call, its objects known by the names that they have in the entry."""
         moment, roots = self.moment(asked), entry.meta.get("roots", ())
@@ -325,8 +349,6 @@ class Definition:
             once=self.once,
         )
 
-    # -- what a user can ask of a step
-
     def home(self, reference: Reference | None = None) -> Run | None:
         """The run that a call belongs to: the current one, the one it came from, or for a shared step the default store's."""
         run = run_here()
@@ -337,50 +359,6 @@ class Definition:
                 from .joining import join, outside
             run = outside() if reference is None else join(reference)
         return None if run.disabled else run
-
-    def asked(self, args: tuple[Any, ...], kwargs: dict[str, Any], reference: Reference | None = None) -> Asked:
-        run = self.home(reference)
-        if run is None:
-            raise UsageError(f"step {self.name} has checkpoints only inside `with checkpoint_scope(...)`")
-        found = self.ask(run, args, kwargs, take=False)
-        if found is None:
-            self.identity.bind(*args, **kwargs)
-            self.identity.code()  # one of the two raises what went wrong
-            raise AssertionError("a call without identity whose parts all have one")
-        return found
-
-    def recorded(self, asked: Asked) -> Decoded:
-        entry, why = self.find(asked)
-        if entry is None:
-            raise NotRecorded(f"run {asked.run.id} has no checkpoint of {asked.node.id}" + (f" ({why})" if why else ""))
-        return entry
-
-    def recalled(self, asked: Asked) -> Any:
-        """What is kept of a call: the value, or a generator of the items."""
-        entry = self.recorded(asked)
-        if self._item_by_item:
-            return self._follow(_generators().look(self, asked, entry))
-        return self.load(asked, entry)[0]
-
-    def explain(self, asked: Asked) -> Explanation:
-        """Whether the call would be skipped now, or why not."""
-        with loading:
-            from .reasons import Explanation
-        entry, why = self.find(asked)
-        if entry is None:
-            return Explanation(self.name, asked.node.id, False, why) if why else self.compare(asked)
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.meta["time"]))
-        said = f"reused: kept on {when}, took {entry.meta['seconds']:.1f} s"
-        return Explanation(self.name, asked.node.id, True, said)
-
-    def refresh(self, args: tuple[Any, ...], kwargs: dict[str, Any], reference: Reference | None = None) -> Any:
-        run = self.home(reference)
-        return self.plainly(args, kwargs) if run is None else self.enter(run, args, kwargs, fresh=True)
-
-    def fingerprint(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fingerprint:
-        bound = self.identity.bind(*args, **kwargs)
-        parts = {**self.identity.argument_parts(bound, None, args, kwargs), **self.identity.code_parts()}
-        return Fingerprint(self.identity.arguments(bound, None, args, kwargs) + self.identity.code(), parts)
 
 
 def _intents() -> Any:

@@ -34,16 +34,13 @@ Path = Generator[Request, Any, T]
 
 
 class Blocking(Generic[T]):
-    """Call something that may wait for a disk or a network. `outcome` is what it returned, even to one who was cancelled."""
-
-    outcome: T | None = None
+    """Call something that may wait for a disk or a network. It has returned, even for one who was cancelled meanwhile."""
 
     def __init__(self, function: Callable[..., T], *args: Any) -> None:
         self._function, self._args = function, args
 
     def now(self) -> T:
-        self.outcome = self._function(*self._args)
-        return self.outcome
+        return self._function(*self._args)
 
     async def later(self) -> T:
         import asyncio
@@ -148,18 +145,18 @@ def drive(path: Path[T]) -> T:
 
 async def drive_async(path: Path[T]) -> T:
     """Follow a path to its end in this task; the event loop goes on meanwhile."""
-    request = next(path)
-    while True:
-        try:
+    try:
+        request = next(path)
+        while True:
             try:
                 answer = await request.later()
             except BaseException as error:
                 request = path.throw(error)
             else:
                 request = path.send(answer)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 class Holds(Protocol):
@@ -203,22 +200,26 @@ class Seat:
 _landings: dict[tuple[str, str], Landing] = {}
 
 
-def board(store: Holds, key: str) -> Path[Seat | None]:
-    """The seat for `key`, or None after another of this process had it: then look whether the checkpoint is there."""
-    seat, request = Seat(store, key), Blocking(store.hold, key)
-    pause = _FIRST_PAUSE
+def board(store: Holds, key: str, look: Callable[[], T]) -> Path[tuple[Seat, T] | None]:
+    """The seat for `key` and what `look` finds from there, or None after another of this process had it."""
+    seat, pause = Seat(store, key), _FIRST_PAUSE
+
+    def take() -> tuple[Seat, T] | None:
+        seat.hold = store.hold(key)
+        return None if seat.hold is None else (seat, look())
+
     try:
         landing = _landings.setdefault(seat.place, seat.landing)
         if landing is not seat.landing:
             yield Arrival(landing)
             return None
-        while (yield request) is None:
+        taken: tuple[Seat, T] | None = yield Blocking(take)
+        while taken is None:
             yield Pause(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-        seat.hold = request.outcome
-        return seat
+            taken = yield Blocking(take)
+        return taken
     except BaseException:
-        seat.hold = request.outcome
         seat.release()
         raise
 

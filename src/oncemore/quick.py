@@ -21,18 +21,17 @@ if TYPE_CHECKING:
     from .calls import Definition
 
 
+UNKNOWN: Any = type("UNKNOWN", (), {})  # a call that has no identity: `Definition.ask` knows what to say
+
+
 def recall(step: Definition, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A fresh value of the call; or what was asked for, as `Definition.ask` says it, if it takes more to find the value."""
+    """A fresh value of the call; `Asked`, as `Definition.ask` gives it, if it takes more to find it; or `UNKNOWN`."""
     identity = step.identity
     try:
         bound = identity.bind(*args, **kwargs)
         code, arguments = identity.code(), digest_of(bound)
     except (TypeError, FingerprintError):
-        code = arguments = ""
-        bound = ()
-    if not code:
-        asked = step.ask(run, args, kwargs)  # it knows what to say
-        return step.function(*args, **kwargs) if asked is None else asked
+        return UNKNOWN
     shelf = run.shared if step.share else run.shelf
     where = place(step.name, arguments, code)
     value = shelf.near.values.get(where)

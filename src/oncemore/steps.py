@@ -22,7 +22,7 @@ from .calls import Definition
 from .current import engaged, here, run_here
 from .errors import UsageError
 from .fingerprint import Fingerprint, Key
-from .modules import came_from, find_module
+from .modules import came_from, find_module, loading
 from .proxy import Lookalike, Proxy
 from .records import Reference
 
@@ -60,8 +60,10 @@ class _Verbs(_Function[P, R]):
         raise NotImplementedError
 
     def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Definition, Asked]:
+        with loading:
+            from .verbs import asked
         definition, reference, first = self._parts()
-        return definition, definition.asked((*first, *args), kwargs, reference)
+        return definition, asked(definition, (*first, *args), kwargs, reference)
 
     def is_done(self, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Whether this call would be skipped now."""
@@ -70,8 +72,9 @@ class _Verbs(_Function[P, R]):
 
     def recall(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The kept result of this call, without running anything; `NotRecorded` if there is none."""
-        definition, asked = self._asked(args, kwargs)
-        return definition.recalled(asked)
+        with loading:
+            from .verbs import recalled
+        return recalled(*self._asked(args, kwargs))
 
     def forget(self, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Remove the checkpoint of this call; whether there was one."""
@@ -80,19 +83,24 @@ class _Verbs(_Function[P, R]):
 
     def refresh(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run this call again whatever is kept, and keep the new result."""
+        with loading:
+            from .verbs import refreshed
         definition, reference, first = self._parts()
-        result: R = definition.refresh((*first, *args), kwargs, reference)
+        result: R = refreshed(definition, (*first, *args), kwargs, reference)
         return result
 
     def explain(self, *args: P.args, **kwargs: P.kwargs) -> Explanation:
         """Whether this call would be skipped now, or why it would run: what changed since it was kept."""
-        definition, asked = self._asked(args, kwargs)
-        return definition.explain(asked)
+        with loading:
+            from .verbs import explained
+        return explained(*self._asked(args, kwargs))
 
     def fingerprint(self, *args: P.args, **kwargs: P.kwargs) -> Fingerprint:
         """What this call's checkpoint depends on: named parts with digests."""
+        with loading:
+            from .verbs import fingerprint
         definition, _, first = self._parts()
-        return definition.fingerprint((*first, *args), kwargs)
+        return fingerprint(definition, (*first, *args), kwargs)
 
 
 class Step(_Verbs[P, R]):

@@ -69,6 +69,9 @@ def _roots() -> type[Roots]:
     return Roots
 
 
+SKIP: Any = type("SKIP", (), {})  # what `before` gives where a step has nothing of the kind to look at
+
+
 class Surrounding:
     """One kind of surrounding. Subclass it and give it to `register_surrounding`.
 
@@ -92,6 +95,10 @@ class Surrounding:
     def before(self, moment: Moment) -> Any:
         """Note what is there before the step runs."""
         raise NotImplementedError
+
+    def waits(self, note: Any) -> bool:
+        """Whether `returned` is to be called."""
+        return type(self).returned is not Surrounding.returned
 
     def returned(self, moment: Moment, note: Any) -> None:
         """The step has returned. An error raised here is an error of the step. Nothing to do for most kinds."""
@@ -119,16 +126,21 @@ class Scene:
         self.moment = moment
         chosen = [kind for kind in kinds() if per_item is None or kind.per_item is per_item]
         self._notes: list[tuple[Surrounding, Any]] = []
+        self.waiting: list[tuple[Surrounding, Any]] = []  # those that do something when the step has returned
         try:
             for kind in chosen:
-                self._notes.append((kind, kind.before(moment)))
+                note = kind.before(moment)
+                if note is not SKIP:
+                    self._notes.append((kind, note))
+                    if kind.waits(note):
+                        self.waiting.append((kind, note))
         except BaseException:
             self.failed()
             raise
 
     def returned(self) -> None:
         """The step has returned."""
-        for kind, note in self._notes:
+        for kind, note in self.waiting:
             kind.returned(self.moment, note)
 
     def effects(self) -> dict[str, Any]:

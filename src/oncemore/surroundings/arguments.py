@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import Moment, Surrounding
+from . import SKIP, Moment, Surrounding
 from .objects import Note
 
 
@@ -17,7 +17,7 @@ class Arguments(Surrounding):
             objects = moment.roots.add("argument", name)
             if objects and moment.options["mutates"] and name not in moment.options["ignore"]:
                 note[name] = moment.roots.note("argument", name, moment.digests.get(name))
-        return note
+        return note or SKIP
 
     def after(self, moment: Moment, note: dict[str, Note]) -> dict[str, dict[int, Any]] | None:
         found = {name: moment.roots.changes("argument", name, before) for name, before in note.items()}

@@ -71,10 +71,11 @@ class Files(Surrounding):
     def before(self, moment: Moment) -> _Note | None:
         return _Note(moment) if moment.options["outputs"] else None
 
-    def returned(self, moment: Moment, note: _Note | None) -> None:
+    def waits(self, note: _Note | None) -> bool:
+        return note is not None
+
+    def returned(self, moment: Moment, note: _Note) -> None:
         """Keep the files. OutputMissing if one was not produced."""
-        if note is None:
-            return
         places = places_of(moment) if callable(moment.options["outputs"]) else note.places
         paths = _Paths(places, note.here)
         there = [found_at(place, note.here) for place in places]

@@ -5,10 +5,10 @@ Only with `capture_output=True`; until then, what listens (and `logging`) is not
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..modules import loading
-from . import Moment, Surrounding
+from . import SKIP, Moment, Surrounding
 
 if TYPE_CHECKING:
     from .listening import Recorder, Shown
@@ -18,23 +18,21 @@ class Output(Surrounding):
     name = "output"
     per_item = True
 
-    def before(self, moment: Moment) -> Recorder | None:
+    def before(self, moment: Moment) -> Any:
         if not moment.options["capture_output"]:
-            return None
+            return SKIP
         with loading:
             from .listening import Recorder
         return Recorder()
 
-    def returned(self, moment: Moment, note: Recorder | None) -> None:
-        if note is not None:
-            note.open = False  # what we ourselves warn about from here on is not the step's
+    def returned(self, moment: Moment, note: Recorder) -> None:
+        note.open = False  # what we ourselves warn about from here on is not the step's
 
-    def after(self, moment: Moment, note: Recorder | None) -> list[Shown] | None:
-        return None if note is None else note.stop() or None
+    def after(self, moment: Moment, note: Recorder) -> list[Shown] | None:
+        return note.stop() or None
 
-    def failed(self, moment: Moment, note: Recorder | None) -> None:
-        if note is not None:
-            note.stop()
+    def failed(self, moment: Moment, note: Recorder) -> None:
+        note.stop()
 
     def restore(self, moment: Moment, effect: list[Shown]) -> None:
         with loading:
