@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import diskcache
 import numpy as np
 
 from oncemore import checkpoint_scope, checkpointed
@@ -173,6 +175,44 @@ def outside(bench: Bench) -> Task:
     )
 
 
+def awaited(bench: Bench) -> Task:
+    """Coroutines, one after the other, beside what an event loop needs to ask a disk for as much."""
+    calls, asked = bench.size(1_000, 300), "diskcache get, in a thread of the loop"
+    cache = diskcache.Cache(str(bench.folder / "theirs"), eviction_policy="none")
+
+    @checkpointed
+    async def step(number: int) -> int:
+        return body(number)
+
+    async def ours() -> float:
+        async with checkpoint_scope("awaited", store=bench.folder / "ours"):
+            start = clock()
+            for number in range(calls):
+                await step(number)
+            return clock() - start
+
+    async def theirs() -> float:
+        start = clock()
+        for number in range(calls):
+            await asyncio.to_thread(cache.get, number)
+        return clock() - start
+
+    def again(number: int) -> float:
+        taken = asyncio.run(ours())
+        assert not bodies()
+        return taken
+
+    asyncio.run(ours())
+    bodies()
+    for number in range(calls):
+        cache.set(number, number)
+    return Task(
+        "hit of a coroutine, first recall of each node in the process",
+        [Contender(OURS, again, calls), Contender(asked, lambda number: asyncio.run(theirs()), calls, limit=True)],
+        [Goal(0.1, asked, f"at most 0.1 x {asked} (our own measure)")],
+    )
+
+
 @checkpointed
 def produce(number: int) -> Any:
     return __import__("benchmarks_stash").values[number]
@@ -223,4 +263,4 @@ def pipeline(bench: Bench) -> Task:
     )
 
 
-TASKS = [warm_hit, rerun, repeated_hit, miss, outside, pipeline]
+TASKS = [warm_hit, rerun, repeated_hit, awaited, miss, outside, pipeline]
