@@ -176,8 +176,8 @@ def outside(bench: Bench) -> Task:
 
 
 def awaited(bench: Bench) -> Task:
-    """Coroutines, one after the other, beside what an event loop needs to ask a disk for as much."""
-    calls, asked = bench.size(1_000, 300), "diskcache get, in a thread of the loop"
+    """Coroutines, all at once, beside what an event loop needs to ask a disk for as much."""
+    calls, asked = bench.size(1_000, 300), "diskcache gets, in threads of the loop"
     cache = diskcache.Cache(str(bench.folder / "theirs"), eviction_policy="none")
 
     @checkpointed
@@ -187,14 +187,12 @@ def awaited(bench: Bench) -> Task:
     async def ours() -> float:
         async with checkpoint_scope("awaited", store=bench.folder / "ours"):
             start = clock()
-            for number in range(calls):
-                await step(number)
+            await asyncio.gather(*map(step, range(calls)))
             return clock() - start
 
     async def theirs() -> float:
         start = clock()
-        for number in range(calls):
-            await asyncio.to_thread(cache.get, number)
+        await asyncio.gather(*(asyncio.to_thread(cache.get, number) for number in range(calls)))
         return clock() - start
 
     def again(number: int) -> float:
@@ -207,9 +205,9 @@ def awaited(bench: Bench) -> Task:
     for number in range(calls):
         cache.set(number, number)
     return Task(
-        "hit of a coroutine, first recall of each node in the process",
+        f"hits of {calls:,} coroutines that are gathered, first recall of each node in the process, per call",
         [Contender(OURS, again, calls), Contender(asked, lambda number: asyncio.run(theirs()), calls, limit=True)],
-        [Goal(0.1, asked, f"at most 0.1 x {asked} (our own measure)")],
+        [Goal(0.5, asked, f"at most 0.5 x {asked} (our own measure)")],
     )
 
 

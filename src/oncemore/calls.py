@@ -110,6 +110,9 @@ class Definition:
 
     def _short(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Path[Any]:
         found = quick.recall(self, run, args, kwargs)
+        if type(found) is Asked and run.resumed and found.shelf.near.cold:
+            yield from found.shelf.near.warm()
+            found = quick.recall(self, run, args, kwargs)
         if found is quick.UNKNOWN:
             return (yield from self.path(run, args, kwargs))
         return (yield from self.settle(found)) if type(found) is Asked else found

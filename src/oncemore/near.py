@@ -6,10 +6,12 @@ read in place of them.
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 
 from .codec import Decoded, encode
 from .errors import IntegrityError, StoreError
+from .flight import Arrival, Blocking, Landing, Path
 from .records import unreplaced
 from .stores import Bytes, Store
 
@@ -34,6 +36,7 @@ class Near:
         self._dropped: set[str] = set()
         self._room, self._reads = _ROOM, 0
         self._sheet = self._learned = 0  # values that the sheet has, and that were learned besides
+        self._warming: tuple[int, Landing] | None = None  # who reads all that is small: the process, and the end of it
 
     def get(self, key: str) -> Decoded | None:
         """An entry, its signature verified. IntegrityError if what is there cannot be trusted."""
@@ -54,6 +57,33 @@ class Near:
             if key in self._dropped:  # maybe meanwhile
                 self.entries.pop(place, None)
         return entry
+
+    @property
+    def cold(self) -> bool:
+        """Whether too little was asked for so far to read all that is small."""
+        return self._reads < _PATIENCE
+
+    def warm(self) -> Path[None]:
+        """Read it all the same: coroutines ask for much at once, and each would wait for a thread of its own."""
+        process = os.getpid()
+        if self._warming is not None and self._warming[0] == process:
+            yield Arrival(self._warming[1])
+            return
+        landing = Landing()
+        self._warming = process, landing
+        try:
+            yield Blocking(self._read_small)
+        finally:
+            landing.end()
+
+    def _read_small(self) -> None:
+        try:
+            if not self._read_sheet():
+                self._read_all()
+        except StoreError:
+            pass  # who needs an entry will meet it
+        finally:
+            self._reads = max(self._reads, _PATIENCE)
 
     def learn(self, key: str, value: bytes) -> None:
         """Know what was read, unless another thread has replaced or removed it meanwhile."""

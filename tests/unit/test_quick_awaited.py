@@ -69,11 +69,37 @@ async def test_a_coroutine_whose_value_is_at_hand_does_not_wait_for_a_thread(
         threads = counting()
         found = [await scaled(number) for number in range(20)]
         assert found == [[number, 2] for number in range(20)]
-        assert threads.since() == 2  # after so many reads, all that is small is in memory
+        assert threads.since() == 1  # then all that is small is in memory
         found[0].append("changed")
         assert await scaled(0) == [0, 2]
         assert (threads.since(), ran(capsys)) == (0, [])
         assert run.reused["scaled"] == 21
+
+
+@in_a_loop
+@pytest.mark.parametrize("together", [20, 120], ids=["from their entries", "from their sheet"])
+async def test_coroutines_that_are_asked_for_together_are_read_together(
+    capsys: pytest.CaptureFixture[str], together: int
+) -> None:
+    for words in (together, 0):
+        with checkpoint_scope("quick", store="store") as run:
+            threads = counting()
+            found = await asyncio.gather(*(scaled(number) for number in range(together)))
+            assert found == [[number, 2] for number in range(together)]
+            assert len(ran(capsys)) == words
+    assert (threads.since(), run.reused["scaled"]) == (1, together)
+
+
+@in_a_loop
+async def test_one_who_reads_for_all_may_be_cancelled() -> None:
+    for _ in range(2):
+        with checkpoint_scope("quick", store="store"):
+            calls = [asyncio.ensure_future(scaled(number)) for number in range(20)]
+            await asyncio.sleep(0)
+            calls[0].cancel()
+            found = await asyncio.gather(*calls, return_exceptions=True)
+            assert isinstance(found[0], asyncio.CancelledError)
+            assert found[1:] == [[number, 2] for number in range(1, 20)]
 
 
 @in_a_loop
