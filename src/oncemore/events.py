@@ -33,10 +33,8 @@ def lane() -> str:
         return helped.get()
     name = threading.current_thread().name
     asyncio = loaded("asyncio")  # a program that has not loaded it has no tasks
-    try:
-        task = asyncio.current_task() if asyncio else None
-    except RuntimeError:
-        task = None
+    loop = asyncio._get_running_loop() if asyncio else None  # unlike the one without `_`, it does not raise
+    task = asyncio.current_task(loop) if loop else None
     if task is not None:
         name = task.get_name()
     return str(os.getpid()) if name == "MainThread" else f"{os.getpid()}/{name}"
