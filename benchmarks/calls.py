@@ -221,17 +221,24 @@ def chained(number: int, before: Any) -> Any:
     return __import__("benchmarks_stash").values[number]
 
 
-def pipeline(bench: Bench) -> Task:
-    """200 steps, 1 KB to 10 MB, evenly on a logarithmic scale; arrays of numbers that do not compress."""
-    steps = bench.size(200, 50)
+def fill_stash(folder: Path, steps: int) -> int:
+    """So many values for `produce` to return, and in files: 1 KB to 10 MB, evenly on a logarithmic scale. Their size.
+
+    They are arrays of numbers that do not compress.
+    """
     random = np.random.default_rng(1)
     sizes = np.geomspace(1_000, 10_000_000, steps)
     random.shuffle(sizes)
     stash.values = [random.integers(0, 1 << 63, int(size) // 8) for size in sizes]  # type: ignore[attr-defined]
-    plain = bench.folder / "plain"
-    plain.mkdir()
     for number, value in enumerate(stash.values):  # type: ignore[attr-defined]
-        (plain / str(number)).write_bytes(pickle.dumps(value, 5))
+        (folder / str(number)).write_bytes(pickle.dumps(value, 5))
+    return sum(map(int, sizes))
+
+
+def pipeline(bench: Bench) -> Task:
+    steps, plain = bench.size(200, 50), bench.folder / "plain"
+    plain.mkdir()
+    size = fill_stash(plain, steps)
 
     def independent(number: int = 0) -> None:
         with checkpoint_scope("independent", store=bench.folder / "store"):
@@ -257,7 +264,7 @@ def pipeline(bench: Bench) -> Task:
         [Contender(OURS, independent), Contender(passing, chain), Contender(limit, files, limit=True)],
         [Goal(1.3, limit, f"at most 1.3 x {limit}", ours=ours) for ours in (OURS, passing)],
         unit="ms",
-        note=f"{sum(map(int, sizes)) / 1e6:.0f} MB in all.",
+        note=f"{size / 1e6:.0f} MB in all.",
     )
 
 

@@ -1,24 +1,32 @@
-"""What a miss consists of, beside a `set` of diskcache: `python -m benchmarks.pieces`.
+"""What our calls consist of: `python -m benchmarks.pieces miss` beside a `set` of diskcache, `... pipeline` beside plain files.
 
-Functions along the way are wrapped, so that all of it takes a little longer than it does otherwise. Misses and sets take turns;
-the first quartile of each piece is told, in microseconds, without the pieces inside it.
+Functions along the way are wrapped, so that all of it takes a little longer than it does otherwise. Both sides take turns;
+the first quartile of each piece is told, without the pieces inside it.
 """
 
 from __future__ import annotations
 
+import pickle
+import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import diskcache
+from blake3 import blake3
 
-from oncemore import calls, checkpoint_scope, checkpointed, flight, quick, runs, shelf
+from oncemore import calls, checkpoint_scope, checkpointed, codec, flight, quick, runs, shelf
+from oncemore.stores import values
 from oncemore.stores.disk import DiskStore
 from oncemore.stores.transaction import Change
 
-PIECES: list[tuple[str, Any, str]] = [
+from .calls import fill_stash, produce
+from .harness import stash
+
+MISS: list[tuple[str, Any, str]] = [
     ("arguments bound and hashed, code looked at", quick, "recall"),
     ("lock of the operating system", DiskStore, "hold"),
     ("look once more", calls.Definition, "recall"),
@@ -34,7 +42,13 @@ PIECES: list[tuple[str, Any, str]] = [
     ("what is to be kept, put together", runs.Run, "record"),
     ("lock given back", flight.Seat, "release"),
 ]
-ROUNDS, CALLS = 200, 10
+PIPELINE: list[tuple[str, Any, str]] = [
+    ("signatures", codec, "_mac"),
+    ("files mapped", values, "mapped"),
+    ("rows, and files opened or read", DiskStore, "get"),
+    ("unpickled", codec.Decoded, "load"),
+]
+REST = "between them"
 
 
 class Pieces:
@@ -63,28 +77,70 @@ def step(number: int) -> int:
     return number
 
 
-def main() -> None:
+def misses(pieces: Pieces, folder: Path) -> Iterator[int]:
+    """Rounds of ten misses and ten sets; gives by how many to divide."""
+    ours = pieces.timed(REST, step)
+    put = pieces.timed("a set of diskcache", diskcache.Cache(str(folder / "theirs"), eviction_policy="none").set)
+    with checkpoint_scope("pieces", store=folder / "ours", quiet=True):
+        for number in range(2000):
+            ours(number)
+            put(str(number), number)
+            if number % 10 == 9:
+                yield 10
+
+
+def reruns(pieces: Pieces, folder: Path) -> Iterator[int]:
+    """Rounds of one re-run, and of what it could not do without."""
+    steps = range(200)
+    fill_stash(folder, len(steps))
+
+    def rerun() -> None:
+        with checkpoint_scope("pieces", store=folder / "ours", quiet=True):
+            for at in steps:
+                produce(at)
+
+    def read(at: int) -> Any:
+        return pickle.loads((folder / str(at)).read_bytes())
+
+    def bare() -> None:
+        for at in steps:
+            read(at)
+
+    def hashed(threads: int) -> None:
+        for value in content:
+            blake3(value, max_threads=threads)
+
+    rerun()
+    stash.values = None  # type: ignore[attr-defined]
+    content = [memoryview(read(at)).cast("B") for at in steps]
+    ours, plain = pieces.timed(REST, rerun), pieces.timed("plain files, unpickled", bare)
+    alone, together = pieces.timed("BLAKE3, one processor", hashed), pieces.timed("BLAKE3, all processors", hashed)
+    for _ in range(20):
+        ours()
+        plain()
+        alone(1)
+        together(blake3.AUTO)
+        yield 1
+
+
+def show(along: list[tuple[str, Any, str]], work: Callable[[Pieces, Path], Iterator[int]]) -> None:
     pieces, found = Pieces(), defaultdict[str, list[float]](list)
-    for label, owner, name in PIECES:
+    for label, owner, name in along:
         setattr(owner, name, pieces.timed(label, getattr(owner, name)))
-    miss = pieces.timed("between them", step)
-    with tempfile.TemporaryDirectory() as folder, checkpoint_scope("pieces", store=f"{folder}/ours", quiet=True):
-        put = pieces.timed("diskcache set", diskcache.Cache(f"{folder}/theirs", eviction_policy="none").set)
-        for number in range(ROUNDS):
-            pieces.taken.clear()
-            for call in range(number * CALLS, (number + 1) * CALLS):
-                miss(call)
-                put(str(call), call)
+    with tempfile.TemporaryDirectory() as folder:
+        for per in work(pieces, Path(folder)):
             for label, seconds in pieces.taken.items():
-                found[label].append(seconds / CALLS * 1e6)
+                found[label].append(seconds / per * 1e6)
+            pieces.taken.clear()
     quartile = {label: sorted(each)[len(each) // 4] for label, each in found.items()}
-    bare = quartile.pop("diskcache set")
-    for label, each in sorted(quartile.items(), key=lambda pair: -pair[1]):
-        print(f"{each:7.1f}  {label}")
-    print(
-        f"{sum(quartile.values()):7.1f}  all of it: {sum(quartile.values()) / bare:.1f} x a set of diskcache, {bare:.1f}"
-    )
+    ours = {REST, *(label for label, _, _ in along)}
+    for label in sorted(ours & quartile.keys(), key=lambda label: -quartile[label]):
+        print(f"{quartile[label]:10,.1f} µs  {label}")
+    print(f"{sum(quartile[label] for label in ours & quartile.keys()):10,.1f} µs  all of it\n")
+    for label in quartile.keys() - ours:
+        print(f"{quartile[label]:10,.1f} µs  {label}")
 
 
 if __name__ == "__main__":
-    main()
+    asked = {"miss": (MISS, misses), "pipeline": (PIPELINE, reruns)}
+    show(*asked[sys.argv[1] if len(sys.argv) > 1 else "miss"])

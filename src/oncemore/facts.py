@@ -162,7 +162,9 @@ def _made_init(cls: Any, frozen: bool) -> Any:
         body.append(f"values[{name!r}] = {value}" if frozen else f"self.{name} = {value}")
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
-    exec(f"def __init__(self, {', '.join(words)}):\n " + "\n ".join(body or ["pass"]), given)
+    source = f"def __init__(self, {', '.join(words)}):\n " + "\n ".join(body or ["pass"])
+    # compiled first: if Ctrl-C hits a text that is run, Python kills the program when it ends, though that was caught
+    exec(compile(source, "<fields>", "exec"), given)
     init: Any = given["__init__"]
     init.__qualname__, init.__module__ = f"{cls.__qualname__}.__init__", cls.__module__
     init.__annotations__ = {**{name: fact.kind for name, fact in facts.items()}, "return": None}

@@ -192,3 +192,33 @@ def test_a_class_that_is_not_used_is_not_made(script: Script) -> None:
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="copy.replace came with 3.13")
 def test_copy_can_replace() -> None:
     assert copy.replace(events.RunFailed(error="a", time=1.0), error="b").error == "b"  # type: ignore[attr-defined]
+
+
+def test_ctrl_c_that_is_caught_while_a_class_is_finished_does_not_end_the_program(script: Script) -> None:
+    """Python kills a program that ends after Ctrl-C hit what `exec` or `eval` made of a text, though it was caught."""
+    done = script("""
+        import signal
+        from oncemore.facts import dataclass
+        from oncemore.fingerprint.binding import Binder
+
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        made = {"<fields>", "<parameters>", "<string>"}  # what came from a text
+        for number in range(20_000):
+            kind = dataclass(type("Kind", (), {"__annotations__": {"one": "int", "two": "int"}}))
+            inside = set()
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-6 + number % 100 * 3e-6)
+                kind(1, 2)
+                Binder(lambda one, two=2, *three: None)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt as error:
+                trace = error.__traceback__
+                while trace is not None:
+                    code = trace.tb_frame.f_code
+                    inside.add(code.co_filename if code.co_name == "<module>" else "")
+                    trace = trace.tb_next
+            if inside & made:
+                break  # the next time would make up for it
+        print("ended", bool(inside & made))
+    """)
+    assert (done.code, done.lines) == (0, ["ended True"])

@@ -31,7 +31,8 @@ def _compile(parameters: list[Parameter]) -> Callable[..., tuple[Any, ...]]:
         if p.kind == POSITIONAL_ONLY and following != POSITIONAL_ONLY:
             words.append("/")
     values = "".join(f"{p.name}," for p in parameters)
-    binder = eval(f"lambda {', '.join(words)}: ({values})")  # the names are a real signature's
+    source = f"lambda {', '.join(words)}: ({values})"  # the names are a real signature's
+    binder = eval(compile(source, "<parameters>", "eval"))  # compiled: see facts.py
     given = [p for p in parameters if p.default is not EMPTY]
     binder.__defaults__ = tuple(p.default for p in given if p.kind != KEYWORD_ONLY)
     binder.__kwdefaults__ = {p.name: p.default for p in given if p.kind == KEYWORD_ONLY}
