@@ -261,6 +261,30 @@ def test_a_fork_with_an_open_store_works_on_both_sides(script: Script) -> None:
     assert (done.lines, done.err) == ([str(5 + 4 * 20)], "")
 
 
+def test_forks_while_threads_end_lose_nothing(script: Script) -> None:
+    """The connection of a thread that ends is closed without Python's lock: a fork must not come in between."""
+    source = (
+        FORKED
+        + """
+    from contextvars import copy_context
+
+    with checkpoint_scope("fork", store="store") as run:
+        for number in range(40):
+            ending = [threading.Thread(target=copy_context().run, args=(work, f"{number} {k}", 1)) for k in range(3)]
+            for thread in ending:
+                thread.start()
+            pids = [forked(f"child {number} {k}", 1) for k in range(6) if not time.sleep(0.002)]
+            assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * 6
+            for thread in ending:
+                thread.join()
+            assert all(step.is_done(f"child {number} {k}", 0) for k in range(6)), number
+    print("done")
+    """
+    )
+    done = script(source, timeout=120)
+    assert (done.lines, done.err) == (["done"], "")
+
+
 def test_forks_while_threads_record_lose_nothing_and_never_hang(script: Script) -> None:
     source = (
         FORKED

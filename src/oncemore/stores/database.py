@@ -8,14 +8,13 @@ reopen by themselves on both sides.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from ..errors import StoreDamaged, StoreError, UsageError, warn
 from ..modules import loading
@@ -44,15 +43,12 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
-class _Connection(sqlite3.Connection):
-    def __del__(self) -> None:
-        # That of a thread that ended; SQLite's own finalizer would complain, and be right in other programs.
-        with contextlib.suppress(sqlite3.Error):
-            self.close()
-
-
 class Session:
-    """One thread's connection, locked while in use so that a fork or `close` in another thread waits for it."""
+    """One thread's connection, locked while in use or being closed, so that a fork or `close` in another thread waits for it.
+
+    What a fork finds open, SQLite takes in the child for locked by the child, which it is not: others would remove the
+    journal that the child writes to, and its commits with it. So none is left to the garbage collector.
+    """
 
     __slots__ = ("__weakref__", "connection", "identity", "lock")
 
@@ -60,13 +56,25 @@ class Session:
         self.connection: sqlite3.Connection | None = connection
         self.identity = identity  # of the file behind it, to notice when another takes its place
         self.lock = threading.RLock()
+        _sessions.add(self)
 
     def close(self) -> None:
         """Let go of the connection."""
-        connection, self.connection = self.connection, None
-        if connection is not None:
-            with contextlib.suppress(sqlite3.Error):
-                connection.close()
+        if self.connection is None:  # in a forked child, a thread that is no more may have the lock
+            return
+        with self.lock:
+            try:
+                if self.connection is not None:
+                    self.connection.close()
+            except sqlite3.Error:
+                pass
+            finally:
+                self.connection = None
+                _sessions.discard(self)
+
+
+class _Mark:
+    """Ends with the thread, or with the database, that a session is for."""
 
 
 class Database:
@@ -84,8 +92,6 @@ class Database:
         self._mode = _MODES[0]
         self._looked = 0.0  # when the file was last seen at its place
         self._refusal: StoreError | None = None  # why nothing can be written, if so
-        with _gate:
-            _databases.add(self)
         self.renew()
 
     def renew(self) -> None:
@@ -156,8 +162,7 @@ class Database:
     def close(self) -> None:
         """Close the connections of all threads; each opens again when needed."""
         for session in list(self._sessions):
-            with session.lock:
-                session.close()
+            session.close()
 
     def _session(self) -> Session:
         session: Session | None = getattr(self._local, "session", None)
@@ -176,6 +181,8 @@ class Database:
             return self._adopt(self._connect(self._mode))
 
     def _adopt(self, session: Session) -> Session:
+        mark = self._local.mark = _Mark()
+        finalize(mark, session.close).atexit = False  # `_at_exit` does it
         self._local.session = session
         self._sessions.add(session)
         return session
@@ -185,15 +192,17 @@ class Database:
         # As a URI, and never `mode=rwc`: a missing file must not come back as an empty one.
         uri = f"file:{quote(os.fsencode(self.path))}?{mode}"
         synchronous = "FULL" if self._durable else "NORMAL"
+        session: Session | None = None
         try:
-            connection = sqlite3.connect(
-                uri, uri=True, timeout=TIMEOUT, isolation_level=None, check_same_thread=False, factory=_Connection
-            )
+            connection = sqlite3.connect(uri, uri=True, timeout=TIMEOUT, isolation_level=None, check_same_thread=False)
+            session = Session(connection, identity)
             for pragma in (f"synchronous={synchronous}", "cache_size=8192", "mmap_size=0", "trusted_schema=OFF"):
                 connection.execute(f"PRAGMA {pragma}")
+            return session
         except (sqlite3.Error, UnicodeError) as error:
+            if session is not None:
+                session.close()
             raise self.explained(error, "open") from error
-        return Session(connection, identity)
 
     def _attach(self) -> None:
         problem = self._unwritable()
@@ -224,6 +233,7 @@ class Database:
             try:
                 rows = fetch(session.connection, "SELECT value FROM Settings WHERE key = 'oncemore_format'")
             except (sqlite3.Error, UnicodeError) as error:
+                session.close()
                 raise self.explained(error, "open") from error
             self._adopt(session)
             return rows
@@ -271,7 +281,7 @@ def _size(path: str) -> int:
         return 0
 
 
-_databases: WeakSet[Database] = WeakSet()
+_sessions: set[Session] = set()  # those with a connection
 opening = threading.RLock()  # held while a store is opened or made
 _gate = threading.RLock()  # held while a connection is opened; taken after `opening`, never before
 
@@ -279,8 +289,8 @@ _gate = threading.RLock()  # held while a connection is opened; taken after `ope
 def _before_fork() -> None:
     opening.acquire()
     _gate.acquire()
-    for database in list(_databases):
-        database.close()
+    for session in list(_sessions):
+        session.close()
 
 
 def _after_fork() -> None:
@@ -290,8 +300,8 @@ def _after_fork() -> None:
 
 def _at_exit() -> None:
     # The last to close writes the journal into the database, so that the file by itself is the whole store.
-    for database in list(_databases):
-        database.close()
+    for session in list(_sessions):
+        session.close()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
