@@ -60,7 +60,7 @@ class Session:
 
     def close(self) -> None:
         """Let go of the connection."""
-        if self.connection is None:  # in a forked child, a thread that is no more may have the lock
+        if self not in _sessions:  # done; in a forked child, a thread that is no more may have the lock
             return
         with self.lock:
             try:
