@@ -11,6 +11,7 @@ must not grow at all, bytes by no more than a few percent: a time of day has not
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import pickle
@@ -95,7 +96,7 @@ def install() -> None:
         return count
 
     pickle.Pickler, pickle.Unpickler, pickle.dumps = Pickler, Unpickler, counting_dumps  # type: ignore[misc]
-    sqlite3.Connection = Connection  # type: ignore[misc]
+    sqlite3.connect = functools.partial(sqlite3.connect, factory=Connection)
     blake3.blake3 = _hasher(blake3.blake3)  # type: ignore[misc]
     os.preadv = counting_preadv  # type: ignore[assignment]
     sys.addaudithook(_audit)
