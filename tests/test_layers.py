@@ -172,6 +172,12 @@ def test_skipping_a_step_loads_nothing_that_it_does_not_need(script: Script) -> 
     assert not (HEAVY | LATER) & set(second.out.split())
 
 
+def test_a_name_that_loads_later_loads_no_more_than_its_module(script: Script) -> None:
+    done = script("from oncemore import Failure, Summary; import sys; print(*sorted(sys.modules))")
+    assert {"oncemore.loops", "oncemore.summary"} <= set(done.out.split())
+    assert not {"oncemore.history", "oncemore.archive", "zipfile"} & set(done.out.split())
+
+
 def test_public_names_that_load_later_are_there_all_the_same(script: Script) -> None:
     done = script("""
         import pickle

@@ -1,5 +1,6 @@
 """oncemore: run your script once more; what is done stays done."""
 
+from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
 from .asked import idempotency_key
@@ -73,16 +74,21 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # else every name would be one of ours
+    # A script that only runs does not read the past: what does is loaded when it is asked for.
+    _LATER = {
+        **dict.fromkeys(("Checkpoint", "Checkpoints"), "checkpoints"),
+        **dict.fromkeys(("History", "RunRecord", "fork"), "history"),
+        **dict.fromkeys(("Failure", "Results"), "loops"),
+        **dict.fromkeys(("Change", "Explanation"), "reasons"),
+        "Summary": "summary",
+    }
 
     def __getattr__(name):
-        # A script that only runs does not read the past: what does is loaded when it is asked for.
-        if name not in __all__:
+        if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         with _loading:
-            from . import checkpoints, history, loops, reasons, summary
-        for module in (checkpoints, history, loops, reasons, summary):
-            globals().update({known: getattr(module, known) for known in __all__ if known in vars(module)})
-        return globals()[name]
+            module = _import_module(f".{_LATER[name]}", __name__)
+        return getattr(module, name)
 
     def __dir__():
         return sorted({*globals(), *__all__})
