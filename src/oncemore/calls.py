@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from . import current, quick
+from . import current
 from .asked import Asked, Call, Found, around, inside
 from .blobs import keeping
 from .codec import Decoded
@@ -72,21 +72,12 @@ class Definition:
         elif kind in ("generator", "async generator"):
             generators = _generators()
             self._follow, self._item_by_item = generators.drive if kind == "generator" else generators.drive_async, True
-        whole = not (self.every_call or self._item_by_item or options["outputs"]) and self.expires is None
-        self.quick = whole and self.identity.plain
         if self.once and self._item_by_item:
             raise UsageError(f"step {self.name}: effect='once' is for steps that return, not for generators")
 
     def call(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call: the value, or what awaits it, or what yields its items."""
-        if not self.quick or not run.quick:
-            return self.enter(run, args, kwargs)
-        if self._follow is not drive:
-            return self._follow(self._short(run, args, kwargs))
-        found = quick.recall(self, run, args, kwargs)  # as `_short` does it: not even a generator is made
-        if type(found) is Asked:
-            return drive(self.settle(found))
-        return found if found is not quick.UNKNOWN else self.enter(run, args, kwargs)
+        return self.enter(run, args, kwargs)
 
     def plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that belongs to no run."""
@@ -108,15 +99,6 @@ class Definition:
             return (yield Call(self.function, args, kwargs))
         return (yield from self.settle(asked, fresh=fresh))
 
-    def _short(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Path[Any]:
-        found = quick.recall(self, run, args, kwargs)
-        if type(found) is Asked and run.resumed and found.shelf.near.cold:
-            yield from found.shelf.near.warm()
-            found = quick.recall(self, run, args, kwargs)
-        if found is quick.UNKNOWN:
-            return (yield from self.path(run, args, kwargs))
-        return (yield from self.settle(found)) if type(found) is Asked else found
-
     def settle(self, asked: Asked, *, fresh: bool = False) -> Path[Any]:
         """The value of a node: kept, or computed and kept."""
         if around(asked.node):  # it calls itself
@@ -124,6 +106,8 @@ class Definition:
         run, found = asked.run, Found()
         try:
             if run.resumed and not fresh:
+                if self._follow is drive_async and asked.shelf.near.cold:
+                    yield from asked.shelf.near.warm()
                 found = yield Blocking(self.recall, asked)
                 if found.entry is not None:
                     return self.reuse(asked, found)
@@ -225,7 +209,7 @@ class Definition:
         if entry is None:
             return Found(why=why)
         try:
-            if self.quick and entry.alone and not careful:  # then this is all that the rest would do
+            if self.identity.plain and entry.alone and not careful:  # then this is all that the rest would do
                 return Found(entry, entry.load())
             value, effects, moment = self.load(asked, entry)
             why = verify(moment, effects)

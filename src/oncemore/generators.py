@@ -10,7 +10,6 @@ import functools
 import itertools
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
-from types import AsyncGeneratorType
 from typing import TYPE_CHECKING, Any
 
 from . import codec
@@ -20,7 +19,6 @@ from .errors import CodecError, StoreError, UsageError, warn
 from .flight import Blocking, Request
 from .surroundings import Moment, Scene, restore, verify
 from .surroundings.state import depend
-from .turns import Turn, take_turn, whoami
 
 if TYPE_CHECKING:
     from .calls import Definition
@@ -117,31 +115,23 @@ def path(
     asked = step.ask(run, args, kwargs)
     if asked is None or around(asked.node):
         return (yield from _relay(body, None))
-    turn = Turn(run.store, asked.node.key, whoami(isinstance(body, AsyncGeneratorType)))
     try:
-        kept, why = (yield Blocking(_find, step, asked)) if run.resumed and not fresh else (None, None)
-        if kept is None:
-            yield from take_turn(turn, step.name)
-            kept, why = (None, "refreshed") if fresh else (yield Blocking(_find, step, asked, why))
+        kept, why = (yield Blocking(_find, step, asked)) if not fresh else (None, "refreshed")
         if kept is not None:
-            yield Blocking(turn.release)
             yield Close(body)
             return (yield from _replay(step, asked, *kept))
         reason: str = why or (yield Blocking(step.reason, asked))
         run.will_run(asked.node, reason, once=False)
-        return (yield from _relay(body, _Recording(step, asked, reason, turn)))
+        return (yield from _relay(body, _Recording(step, asked, reason)))
     except BaseException:
         step.give_back(asked)
         raise
-    finally:
-        turn.release()
 
 
 def _relay(body: Any, recording: _Recording | None) -> ItemPath:
     resume = Resume(body)
     while True:
         if recording is not None:
-            yield Blocking(recording.turn.runs)
             recording.resume()
         try:
             item = yield resume
@@ -155,8 +145,6 @@ def _relay(body: Any, recording: _Recording | None) -> ItemPath:
             raise
         if recording is not None:
             recording = recording.add(item)
-        if recording is not None:
-            yield Blocking(recording.turn.waits)
         try:
             sent = yield Item(item)
         except _Closed:
@@ -166,7 +154,6 @@ def _relay(body: Any, recording: _Recording | None) -> ItemPath:
         else:
             resume = Resume(body, sent)
         if sent is not None and recording is not None:  # what comes now depends on the consumer, too
-            yield Blocking(recording.turn.release)
             recording = None
 
 
@@ -253,8 +240,8 @@ class _Recording:
     Between two items the consumer's code runs, so surroundings are looked at around each stretch of the generator's own.
     """
 
-    def __init__(self, step: Definition, asked: Asked, why: str, turn: Turn) -> None:
-        self._step, self._asked, self._why, self.turn = step, asked, why, turn
+    def __init__(self, step: Definition, asked: Asked, why: str) -> None:
+        self._step, self._asked, self._why = step, asked, why
         self._parts, self._code = step.parts(asked)  # now: the body may change its arguments
         self._moment = step.moment(asked, self._parts)
         self._moment.per_item = True

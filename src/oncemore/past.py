@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from . import records
 from .events import Event
 from .modules import loading
-from .records import Record, adds, read_facts, read_log
+from .records import Record, read_facts, read_log
 from .stores import Store
 
 if TYPE_CHECKING:
@@ -86,17 +86,15 @@ class Past:
         return ()
 
 
-def count(store: Store, run_id: str, record: Record) -> bool:
-    """Bring the record's numbers of nodes and bytes up to date; whether all that stood before stands now as well."""
-    added = True
+def count(store: Store, run_id: str, record: Record) -> None:
+    """Bring the record's numbers of nodes and bytes up to date."""
     for number, facts in read_facts(store, record.log, record.counted):
-        record.counted, added = number, added and adds(facts)
+        record.counted = number
         if facts["event"] == "StepForgotten" or facts.get("replaces"):
             with loading:
                 from .checkpoints import recount
             recount(store, run_id, record)
-            return False
+            return
         if facts["event"] == "StepCompleted":
             record.nodes += 1
             record.bytes += facts["stored_bytes"]
-    return added

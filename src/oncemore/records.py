@@ -208,29 +208,6 @@ def _bodies(store: Store, log: str, since: int) -> Iterator[tuple[int, bytes]]:
             warn(f"event {key} is left out: {error}")
 
 
-_OF_RUNS = (
-    "RunStarted",
-    "RunResumed",
-    "RunFinished",
-    "RunFailed",
-    "RunInterrupted",
-    "SnapshotSaved",
-    "CheckpointSaved",
-)
-_OF_STEPS = ("StepStarted", "StepCompleted", "StepFailed", "StepNotKept", "StepReused")
-_ADDING = frozenset(_OF_RUNS + _OF_STEPS)
-
-
-def adds(facts: Mapping[str, Any]) -> bool:
-    """Whether all that stood before an event stands after it as well."""
-    return facts["event"] in _ADDING and not facts.get("replaces")
-
-
-def unreplaced(store: Store, log: str, since: int) -> bool:
-    """Whether none of the entries that stood at an event was replaced or removed after it."""
-    return all(adds(facts) for _, facts in read_facts(store, log, since))
-
-
 # -- who has a run open: a lock that the operating system frees when its owner dies
 
 

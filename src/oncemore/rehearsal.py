@@ -207,7 +207,7 @@ class _Comparing(Looking):
 class _Auditing(_Comparing):
     def __init__(self, sample: float, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
-        self._sample, self.quick = sample, False
+        self._sample = sample
 
     def wants_fresh(self, node: Node, *, once: bool) -> bool:
         drawn = int.from_bytes(blake3(node.key.encode()).digest(length=4), "big") / 2**32  # the same whenever asked

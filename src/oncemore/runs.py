@@ -66,7 +66,6 @@ class Run(Past):
         self._refreshed: set[tuple[str, str]] = set()
         self.passed: set[str] = set()  # the entries of nodes that ran or were reused in this scope
         self.calls: dict[str, Ordinals] = {}  # of steps that count every call
-        self.quick = not self._refresh  # whether calls may go the short way: see quick.py
         self.loops: dict[str, Any] = {}  # those begun in this scope, with what they know of the state; None: completed
         self._listeners: list[tuple[type[Event], Callable[[Any], object]]] = []
         self.report: Report | None = None  # tells people, if any look
@@ -116,12 +115,9 @@ class Run(Past):
         """Record how the scope ended, and what was reused in it."""
         self.retain(every=1)
         facts = [*self._unwritten(), ending(error)]
-        until = None
 
         def end(record: Record) -> list[Event]:
-            nonlocal until
-            alone = record.counted == self._opened.record.counted  # else who counted meanwhile knows what was replaced
-            until = record.counted if count(self.store, self.id, record) and alone else None
+            count(self.store, self.id, record)
             others = [mark for mark in record.open if mark != self._opened.mark]
             record.open = [mark for mark in others if records.alive(self.store, record, mark)]
             record.ending = type(facts[-1]).__name__.removeprefix("Run").lower()
@@ -132,7 +128,6 @@ class Run(Past):
             self._left = True
             for fact in facts:
                 self.told(fact)
-            self.shelf.near.write_sheet(until)
         except (StoreError, UsageError) as trouble:
             warn(f"run {self.id}: how it ended could not be written: {trouble}")
         finally:

@@ -47,7 +47,7 @@ class Shelf:
         self._older = older
         self._beside = beside
         self.secret = secret()
-        self.near = Near(store, home, log, self.secret)
+        self.near = Near(store, home, self.secret)
         self._known_code: set[str] = set()
         self._fates: dict[str, str] | None = None
 
@@ -155,8 +155,8 @@ class Shelf:
         self._known_code.add(node.code)
         if event.replaces or obsolete or len(put) > 1:
             self.near.drop(*put, *obsolete)
-        if entry.small is not None:
-            self.near.know(entry.key, entry.small)
+        if entry.stored_bytes <= _SMALL:
+            self.near.know(entry.key, b"".join(entry.frames))
         if kept.blobs or event.replaces:  # what the one before needed, or one who was cut off
             release(self.store, waiting(self.store, node.key))
         return event

@@ -1,4 +1,4 @@
-"""Coroutines that are skipped go the short way, too; those that run leave their event loop as seldom as can be."""
+"""Coroutines that are skipped from memory wait for no thread; those that run leave their event loop as seldom as can be."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ async def test_a_coroutine_whose_value_is_at_hand_does_not_wait_for_a_thread(
 
 
 @in_a_loop
-@pytest.mark.parametrize("together", [20, 120], ids=["from their entries", "from their sheet"])
 async def test_coroutines_that_are_asked_for_together_are_read_together(
-    capsys: pytest.CaptureFixture[str], together: int
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    together = 120
     for words in (together, 0):
         with checkpoint_scope("quick", store="store") as run:
             threads = counting()
@@ -122,7 +122,7 @@ async def test_nothing_happens_before_a_coroutine_is_awaited(capsys: pytest.Capt
 
 
 @in_a_loop
-async def test_what_changed_is_noticed_on_the_short_way(
+async def test_what_changed_is_noticed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with checkpoint_scope("quick", store="store"):
@@ -154,7 +154,7 @@ async def test_a_step_around_it_depends_on_what_it_recalls(capsys: pytest.Captur
 
 
 @in_a_loop
-async def test_a_shared_coroutine_goes_the_short_way_outside_a_scope(
+async def test_a_shared_coroutine_at_hand_waits_for_no_thread_outside_a_scope(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONCEMORE_STORE", "store")
@@ -171,7 +171,7 @@ async def test_a_shared_coroutine_goes_the_short_way_outside_a_scope(
 
 
 @in_a_loop
-async def test_a_call_without_identity_runs_as_on_the_long_way(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_call_without_identity_just_runs(capsys: pytest.CaptureFixture[str]) -> None:
     def items() -> Any:
         yield 1
 
