@@ -3,7 +3,6 @@
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
-from .asked import idempotency_key
 from .current import current_run
 from .errors import (
     CheckpointWarning,
@@ -21,6 +20,7 @@ from .errors import (
 from .file import File
 from .fingerprint import Fingerprint, register_identity
 from .modules import loading as _loading
+from .nodes import idempotency_key
 from .runs import Run
 from .scope import checkpoint_scope
 from .steps import Step, checkpointed, memoized

@@ -79,9 +79,10 @@ class Checkpoint:
 
     def _read(self, key: str) -> Decoded:
         data = self._store.get(key)
-        if data is None:
+        entry = None if data is None else Decoded(data, key=key, secret=secret())
+        if entry is None or entry.is_tombstone:
             raise NotRecorded(f"checkpoint {self.id}: {key} was removed")
-        return Decoded(data, key=key, secret=secret())
+        return entry
 
     @property
     def place(self) -> str:
@@ -98,15 +99,13 @@ class Checkpoint:
         key = self.entry or self.snapshot
         if not key:
             raise NotRecorded(f"checkpoint {self.id} was made by name while the run had no state")
-        data = self._store.get(key)
-        if data is None:
-            raise NotRecorded(f"checkpoint {self.id}: {key} was removed")
-        Decoded(data, key=key, secret=secret())
-        return key, len(data)
+        self._read(key)
+        return key, len(self._store.get(key) or b"")
 
     def meta(self) -> dict[str, Any]:
         """What was noted of the step with its result; nothing for a checkpoint that is no step's."""
-        return dict(self._read(self.entry).meta) if self.entry else {}
+        entry = self._read(self.entry) if self.entry else None
+        return {} if entry is None else {**entry.meta, "seconds": entry.seconds, "time": entry.time}
 
     def as_dict(self) -> dict[str, Any]:
         """What is known of it, for JSON."""

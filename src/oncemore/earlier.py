@@ -1,75 +1,72 @@
-"""What became of a run's earlier checkpoints: those that count before a rollback or a fork, and those that are no more."""
+"""The stretches of a run's history before a rollback or a fork, and which of their entries still count."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
-from .codec import encode
-from .events import CheckpointsPruned, RunImported, SnapshotSaved, StepCompleted, StepForgotten
-from .facts import dataclass, field
+from .codec import Decoded, Encoded, encode
+from .errors import IntegrityError
+from .events import SnapshotSaved, StepCompleted
 from .records import Generation, home_of, read_log
 from .secret import secret
-from .stores import Frames, Store
+from .stores import Store
 
 
-@dataclass
-class Older:
+class Older(NamedTuple):
     """An earlier stretch of the run's history: where its entries stand, and which of them still count (None: all).
 
     `replaced` are those that would count, had not a later one taken their place.
     """
 
     home: str
-    entries: set[str] | None = None
-    replaced: set[str] = field(default_factory=set[str])
+    entries: Collection[str] | None = None
+    replaced: Collection[str] = frozenset()
 
     def counts(self, entry: str) -> bool:
         return self.entries is None or entry in self.entries
 
 
 def earlier(store: Store, generations: Sequence[Generation]) -> list[Older]:
-    """All stretches, oldest first. Reads each log once, and only for stretches that were cut."""
-    found = {g.home: Older(g.home, None if g.cut is None else set()) for g in generations}
-    for log in dict.fromkeys(g.log for g in generations if g.cut is not None):
-        mine = {g.home: g for g in generations if g.log == log}
-        for event in read_log(store, log):
-            entry = getattr(event, "entry", "")
-            g = mine.get(home_of(entry))
-            entries = None if g is None else found[g.home].entries
-            if g is None or entries is None:
-                continue
-            if g.counts(event.seq, entry):
-                entries.add(entry)
-            elif entry in entries and isinstance(event, (SnapshotSaved, StepCompleted)):
-                entries.remove(entry)
-                found[g.home].replaced.add(entry)
-    return list(found.values())
+    """All stretches, oldest first. What counts of one that was cut was listed when it was cut; else its log tells."""
+    return [Older(g.home) if g.cut is None else _listed(store, g) or _from_log(store, g) for g in generations]
 
 
-def cover(key: str) -> Frames:
-    """An entry that hides those of the same node in earlier stretches: the node has no checkpoint."""
-    return encode(None, {"forgotten": True}, key=key, secret=secret()).frames
+def list_cut(store: Store, generation: Generation, key: str) -> Encoded:
+    """What counts of a stretch that is being cut, as an entry: nobody has to read the log again."""
+    older = _from_log(store, generation)
+    assert older.entries is not None
+    size = len(older.home)
+    meta = {"entries": [e[size:] for e in older.entries], "replaced": [e[size:] for e in older.replaced]}
+    return encode(None, meta, key=key, secret=secret())
 
 
-GONE = "the checkpoint is gone from the store"
-FORGOTTEN = "forgotten"
-ROLLED_BACK = "rolled back"
-PRUNED = "removed by a retention policy"
-LEFT_OUT = "not in the file that the run was imported from"
+def _listed(store: Store, generation: Generation) -> Older | None:
+    try:
+        data = store.get(generation.listed) if generation.listed else None
+        meta = Decoded(data, key=generation.listed, secret=secret()).meta if data is not None else None
+    except IntegrityError:
+        return None
+    home = generation.home
+    return meta and Older(home, {home + e for e in meta["entries"]}, {home + e for e in meta["replaced"]})
 
 
-def fates(store: Store, log: str, counts: Callable[[str], bool]) -> dict[str, str]:
-    """What became of the checkpoints that a log tells of, by their nodes' keys without the home; `counts` takes an entry."""
-    nodes: dict[int, str] = {}
-    fate: dict[str, str] = {}
-    for event in read_log(store, log):
-        if isinstance(event, StepCompleted) and not event.entry.startswith("shared/"):
-            nodes[event.seq] = node = event.entry[len(home_of(event.entry)) :].partition("@")[0]
-            fate[node] = GONE if counts(event.entry) else ROLLED_BACK
-        elif isinstance(event, StepForgotten):
-            fate[event.entry[len(home_of(event.entry)) :]] = FORGOTTEN
-        elif isinstance(event, CheckpointsPruned):
-            fate.update((nodes[seq], PRUNED) for seq in event.checkpoints if seq in nodes)
-        elif isinstance(event, RunImported):
-            fate.update((nodes[seq], LEFT_OUT) for seq in event.without if seq in nodes)
-    return fate
+def _from_log(store: Store, generation: Generation) -> Older:
+    entries: set[str] = set()
+    replaced: set[str] = set()
+    for event in read_log(store, generation.log):
+        entry = getattr(event, "entry", "")
+        if home_of(entry) != generation.home:
+            continue
+        if generation.counts(event.seq, entry):
+            entries.add(entry)
+        elif entry in entries and isinstance(event, (SnapshotSaved, StepCompleted)):
+            entries.remove(entry)
+            replaced.add(entry)
+    return Older(generation.home, entries, replaced)
+
+
+def completed(store: Store, log: str, home: str) -> set[str]:
+    """The nodes under `home` that have a checkpoint by what the log tells."""
+    entries = (event.entry for event in read_log(store, log) if isinstance(event, StepCompleted))
+    return {entry.partition("@")[0] for entry in entries if entry.startswith(home)}

@@ -118,11 +118,11 @@ class StepStarted(StepEvent):
 class StepCompleted(StepEvent):
     """A step ran to its end and its checkpoint was written in the same transaction.
 
-    `entry` is the checkpoint's key in the store, `snapshot` that of the run's state after it. `home` is, of a shared step,
+    `changes` and `compared_with` say in full what `reason` says in a line. `entry` is the checkpoint's key in the store, `snapshot` that of the run's state after it. `home` is, of a shared step,
     where the run's own entries stood then; `replaces` says that the node has had a checkpoint before.
     """
 
-    rare = frozenset({"home", "replaces"})
+    rare = frozenset({"changes", "compared_with", "home", "replaces"})
 
     reason: str
     seconds: float
@@ -132,24 +132,34 @@ class StepCompleted(StepEvent):
     snapshot: str = ""
     home: str = ""
     replaces: bool = False
+    changes: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    compared_with: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepFailed(StepEvent):
     """A step raised; it runs again next time."""
 
+    rare = frozenset({"changes", "compared_with"})
+
     reason: str
     seconds: float
     error: str
     traceback: str
+    changes: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    compared_with: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepNotKept(StepEvent):
-    """A step ran to its end, and its result could not be kept."""
+    """A step ran to its end, and its result could not be kept: `reason` says why."""
+
+    rare = frozenset({"changes", "compared_with"})
 
     reason: str
     seconds: float
+    changes: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    compared_with: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

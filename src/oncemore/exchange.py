@@ -10,10 +10,11 @@ from typing import Any
 
 from . import records
 from .checkpoints import Checkpoint, fold
-from .codec import encode
+from .codec import encode, tombstone
 from .errors import CodecError, IntegrityError, NotRecorded, StoreError, UsageError
 from .events import Event, RunImported
 from .facts import asdict
+from .nodes import LEFT_OUT
 from .records import Generation, Record, checked, record_key, sealed, signed
 from .secret import secret
 from .stores import Frames, Store
@@ -121,21 +122,30 @@ def _planned(run: Mapping[str, Any]) -> tuple[Record, dict[str, Frames], list[by
     put: dict[str, Frames] = {}
     for checkpoint in run["checkpoints"]:
         if "kept" in checkpoint and checkpoint["entry"].startswith(own):
-            put[checkpoint["entry"]] = _entry(checkpoint["entry"], checkpoint["result"], checkpoint["kept"])
+            put.update(_entries(checkpoint["entry"], checkpoint["result"], checkpoint["kept"]))
             record.nodes += 1
             record.bytes += checkpoint["stored_bytes"]
         if "state" in checkpoint and checkpoint["snapshot"].startswith(own):
-            put[checkpoint["snapshot"]] = _entry(
-                checkpoint["snapshot"], {"state": checkpoint["state"], "generators": {}}, {}
-            )
+            value = {"state": checkpoint["state"], "generators": {}}
+            put[checkpoint["snapshot"]] = encode(value, {}, key=checkpoint["snapshot"], secret=secret()).frames
     log = []
     for fact in sorted(run["events"], key=lambda fact: fact["seq"]):
         event = Event.from_json(json.dumps({k: v for k, v in fact.items() if k != "seq"}).encode(), 0)
         log.append(signed(record.log, event, secret()))
     record.counted = len(log)
     without = [e["seq"] for e in run["events"] if e["event"] == "StepCompleted" and e["entry"] not in put]
+    for event in run["events"]:
+        node = event["entry"].partition("@")[0] if event["seq"] in without else ""
+        if node.startswith(own):
+            put.setdefault(node, tombstone(node, secret(), LEFT_OUT))
     return record, put, [*log, signed(record.log, RunImported(without=without), secret())]
 
 
-def _entry(key: str, value: Any, facts: Mapping[str, Any]) -> Frames:
-    return encode(value, facts, key=key, secret=secret()).frames
+def _entries(key: str, value: Any, kept: Mapping[str, Any]) -> dict[str, Frames]:
+    """A checkpoint's entry, and where it stands beside its node's own, that one, too."""
+    about = {"step": kept["step"], "arguments": kept["arguments"]}
+    entry = encode(value, about, key=key, secret=secret(), seconds=kept["seconds"], time=kept["time"])
+    node, _, beside = key.partition("@")
+    pointer = {**about, "readings": [[]], "reads": {}}
+    more = {node: encode(None, pointer, key=node, secret=secret()).frames} if beside else {}
+    return {key: entry.frames, **more}

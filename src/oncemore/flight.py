@@ -1,4 +1,4 @@
-"""Single flight: one computation of one node, however many threads, tasks and processes ask for it.
+"""Leases: one computation of one node, however many threads, tasks and processes ask for it.
 
 Within a process a table of landings tells threads and tasks apart; between processes the store's own locks do, which the
 operating system frees when their owner dies. Waiting is described (`Pause`, `Arrival`), not done, here: the same path
@@ -13,9 +13,14 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from contextvars import copy_context
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from .errors import StoreError, warn
 from .events import helped, lane
+from .stores import Bytes, Hold, Store
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -43,12 +48,12 @@ class Blocking(Generic[T]):
         return self._function(*self._args)
 
     async def later(self) -> T:
-        import asyncio
+        import asyncio  # a coroutine runs in a program that has loaded it; others need not wait for that
 
         # a future, not a task: a loop that is shut down cancels tasks
         context = copy_context()
         context.run(helped.set, lane())
-        work = asyncio.get_running_loop().run_in_executor(None, context.run, self.now)
+        work = asyncio.get_running_loop().run_in_executor(_threads(), context.run, self.now)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -159,39 +164,37 @@ async def drive_async(path: Path[T]) -> T:
         return result
 
 
-class Holds(Protocol):
-    """The part of a store that keeps other processes away."""
+class Lease(Generic[T]):
+    """The right to compute one key. Its `__del__` releases it if an interrupt aborted `release`.
+
+    `hold` keeps other processes away (None: the store could not be asked), `entry` stands under the key now, and `seen` is
+    what the caller made of that.
+    """
+
+    hold: Hold | None = None
+    seen: T
+    _over = False
+
+    def __init__(self, store: Store, key: str) -> None:
+        self.landing = Landing()
+        self._key = (store.url, key)
 
     @property
-    def url(self) -> str: ...
-
-    def hold(self, key: str) -> Any: ...
-
-
-class Seat:
-    """The right to compute one key. Released once; should Ctrl-C hit the release, by the garbage collector."""
-
-    place: tuple[str, str] = ("", "")
-    landing: Landing
-    hold: Any = None
-    over = False
-
-    def __init__(self, store: Holds, key: str) -> None:
-        self.landing = Landing()
-        self.place = (store.url, key)
+    def entry(self) -> Bytes | None:
+        return None if self.hold is None else self.hold.entry
 
     def release(self) -> None:
-        if self.over:
+        if self._over:
             return
         try:
             if self.hold is not None:
                 self.hold.release()
         finally:
-            # not in a child that was forked while its parent had the seat
-            if self.place in _landings and _landings[self.place] is self.landing:
+            # not in a child that was forked while its parent had the lease
+            if _landings.get(self._key) is self.landing:
                 self.landing.end()
-                del _landings[self.place]
-        self.over = True
+                del _landings[self._key]
+        self._over = True
 
     __del__ = release
 
@@ -200,28 +203,59 @@ class Seat:
 _landings: dict[tuple[str, str], Landing] = {}
 
 
-def board(store: Holds, key: str, look: Callable[[], T]) -> Path[tuple[Seat, T] | None]:
-    """The seat for `key` and what `look` finds from there, or None after another of this process had it."""
-    seat, pause = Seat(store, key), _FIRST_PAUSE
+def acquire(
+    store: Store, key: str, look: Callable[[Bytes | None], T], *, required: bool = False
+) -> Path[Lease[T] | None]:
+    """The lease on `key`, with what `look` makes of the entry there; None after another of this process had it.
 
-    def take() -> tuple[Seat, T] | None:
-        seat.hold = store.hold(key)
-        return None if seat.hold is None else (seat, look())
+    A store that cannot be asked keeps nobody from computing, unless the lease is `required`.
+    """
+    lease, pause = Lease[T](store, key), _FIRST_PAUSE
+
+    def take() -> bool:
+        try:
+            lease.hold = store.hold(key)
+        except StoreError as error:
+            if required:
+                raise
+            warn(f"others may compute {key}, too: {error}")
+        else:
+            if lease.hold is None:
+                return False
+        lease.seen = look(lease.entry)
+        return True
 
     try:
-        landing = _landings.setdefault(seat.place, seat.landing)
-        if landing is not seat.landing:
+        landing = _landings.setdefault((store.url, key), lease.landing)
+        if landing is not lease.landing:
             yield Arrival(landing)
             return None
-        taken: tuple[Seat, T] | None = yield Blocking(take)
-        while taken is None:
+        while not (yield Blocking(take)):
             yield Pause(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-            taken = yield Blocking(take)
-        return taken
+        return lease
     except BaseException:
-        seat.release()
+        lease.release()
         raise
 
 
-os.register_at_fork(after_in_child=_landings.clear)  # a forked child has none of the threads that hold seats
+_MOST_THREADS = 32  # store operations of coroutines that are under way at once
+_pool: list[ThreadPoolExecutor] = []
+
+
+def _threads() -> ThreadPoolExecutor:
+    """Where coroutines wait for the store: threads of our own, since a loop has few and the program may need them."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    if not _pool:
+        _pool.append(ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="oncemore-store"))
+    return _pool[0]
+
+
+def _after_fork() -> None:
+    """A forked child has none of the threads that hold leases or wait for stores."""
+    _landings.clear()
+    _pool.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

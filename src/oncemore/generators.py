@@ -13,15 +13,17 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Itera
 from typing import TYPE_CHECKING, Any
 
 from . import codec
-from .asked import Asked, around, inside
 from .blobs import keeping
 from .errors import CodecError, StoreError, UsageError, warn
 from .flight import Blocking, Request
+from .nodes import inside
+from .reasons import Reason
 from .surroundings import Moment, Scene, restore, verify
+from .stores import Bytes
 from .surroundings.state import depend
 
 if TYPE_CHECKING:
-    from .calls import Definition
+    from .call import Call, Definition
     from .codec import Decoded
     from .runs import Run
 
@@ -112,20 +114,30 @@ def path(
     step: Definition, body: Any, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool
 ) -> ItemPath:
     """Replay the items that are kept, or relay those of `body` and keep them."""
-    asked = step.ask(run, args, kwargs)
-    if asked is None or around(asked.node):
+    call = step.identify(run, args, kwargs)
+    if call is None or call.recursive:
         return (yield from _relay(body, None))
     try:
-        kept, why = (yield Blocking(_find, step, asked)) if not fresh else (None, "refreshed")
+        kept, why = (None, "refreshed") if fresh else (yield Blocking(_find, step, call))
         if kept is not None:
             yield Close(body)
-            return (yield from _replay(step, asked, *kept))
-        reason: str = why or (yield Blocking(step.reason, asked))
-        run.will_run(asked.node, reason, once=False)
-        return (yield from _relay(body, _Recording(step, asked, reason)))
+            return (yield from _replay(step, call, *kept))
+        reason: Reason = Reason(why) if why else (yield Blocking(step.reason, call))
+        run.will_run(call.node, reason.text, once=False)
+        seen = yield Blocking(_stored, call)
+        return (yield from _relay(body, _Recording(step, call, reason, seen)))
     except BaseException:
-        step.give_back(asked)
+        step.give_back(call)
         raise
+
+
+def _stored(call: Call) -> Bytes | None:
+    """What stands under the node's key: if it is something else when the generator is exhausted, that stays."""
+    try:
+        return call.run.store.get(call.node.key)
+    except StoreError:
+        call.damaged = True
+        return None
 
 
 def _relay(body: Any, recording: _Recording | None) -> ItemPath:
@@ -157,12 +169,12 @@ def _relay(body: Any, recording: _Recording | None) -> ItemPath:
             recording = None
 
 
-def _replay(step: Definition, asked: Asked, entry: Decoded, moment: Moment) -> ItemPath:
-    asked.run.count_reuse(asked.node.step, asked.node.key, entry.meta["seconds"])
-    depend(asked.run.state, entry.meta.get("reads", ()))
+def _replay(step: Definition, call: Call, entry: Decoded, moment: Moment) -> ItemPath:
+    call.run.count_reuse(step.name, call.node.key, entry.seconds)
+    depend(call.run.state, entry.meta.get("reads", ()))
     for number in range(entry.meta["chunks"]):
-        chunk = yield Blocking(asked.shelf.chunk, entry, number)
-        for item, effects in _items(step, asked, chunk, moment):
+        chunk = yield Blocking(call.shelf.chunk, entry, number)
+        for item, effects in _items(step, call, chunk, moment):
             restore(moment, effects)
             try:
                 sent = yield Item(item)
@@ -171,31 +183,31 @@ def _replay(step: Definition, asked: Asked, entry: Decoded, moment: Moment) -> I
             if sent is not None:
                 raise UsageError(f"step {step.name} is being replayed: nothing can be sent into it")
     _meet_state(step, entry.meta.get("roots", ()), moment)
-    value, effects, _ = step.load(asked, entry, moment)
+    value, effects, _ = step.load(call, entry, moment)
     restore(moment, effects)
     return value
 
 
-def look(step: Definition, asked: Asked, entry: Decoded) -> ItemPath:
+def look(step: Definition, call: Call, entry: Decoded) -> ItemPath:
     """The kept items for one who only looks: nothing is restored, nothing counts as reused."""
-    moment = step.meet(asked, entry)
+    moment = step.meet(call, entry)
     for number in range(entry.meta["chunks"]):
-        chunk = yield Blocking(asked.shelf.chunk, entry, number)
-        for item, _ in _items(step, asked, chunk, moment):
+        chunk = yield Blocking(call.shelf.chunk, entry, number)
+        for item, _ in _items(step, call, chunk, moment):
             try:
                 yield Item(item)
             except _Closed:
                 return None
     _meet_state(step, entry.meta.get("roots", ()), moment)
-    return step.load(asked, entry, moment)[0]
+    return step.load(call, entry, moment)[0]
 
 
-def _items(step: Definition, asked: Asked, chunk: Decoded, moment: Moment) -> Iterator[tuple[Any, dict[str, Any]]]:
+def _items(step: Definition, call: Call, chunk: Decoded, moment: Moment) -> Iterator[tuple[Any, dict[str, Any]]]:
     """The items of one chunk with their effects, each as the state is when it is asked for."""
     pickles = chunk.load()
     for pickled, roots in zip(pickles, chunk.meta.get("roots") or itertools.repeat(())):
         _meet_state(step, roots, moment)
-        with keeping(asked.run.store):
+        with keeping(call.run.store):
             loaded = codec.loads(pickled, chunk.meta.get("main", ""), moment.roots.find)
         yield loaded
 
@@ -209,16 +221,16 @@ def _meet_state(step: Definition, roots: Iterable[tuple[str, str, str]], moment:
         raise StoreError(f"step {step.name} cannot be replayed any further: {error}") from None
 
 
-def _find(step: Definition, asked: Asked, told: str | None = None) -> tuple[tuple[Decoded, Moment] | None, str | None]:
+def _find(step: Definition, call: Call, told: str | None = None) -> tuple[tuple[Decoded, Moment] | None, str | None]:
     """The node's checkpoint and the call, if all of it can be used: a replay must not break off midway. Else why not."""
-    entry, why = step.find(asked, told)
+    entry, why = step.find(call, told)
     if entry is None:
         return None, why
     try:
         for number in range(entry.meta["chunks"]):
-            asked.shelf.chunk(entry, number)
-        moment = step.meet(asked, entry)
-        with keeping(asked.run.store):  # the state is not there yet
+            call.shelf.chunk(entry, number)
+        moment = step.meet(call, entry)
+        with keeping(call.run.store):  # the state is not there yet
             loaded = entry.load(lambda name: moment.roots.find(name) if name[0] == "argument" else None)
         effects = loaded[1] if entry.meta.get("effects") else {}
         why = verify(moment, effects)
@@ -226,7 +238,7 @@ def _find(step: Definition, asked: Asked, told: str | None = None) -> tuple[tupl
         if why is not None:
             raise CodecError(why)
     except (StoreError, CodecError) as error:
-        if asked.run.strict and isinstance(error, StoreError):
+        if call.run.strict and isinstance(error, StoreError):
             raise
         if str(error) != told:
             warn(f"step {step.name} runs again, its items cannot be used: {error}")
@@ -240,10 +252,10 @@ class _Recording:
     Between two items the consumer's code runs, so surroundings are looked at around each stretch of the generator's own.
     """
 
-    def __init__(self, step: Definition, asked: Asked, why: str) -> None:
-        self._step, self._asked, self._why = step, asked, why
-        self._parts, self._code = step.parts(asked)  # now: the body may change its arguments
-        self._moment = step.moment(asked, self._parts)
+    def __init__(self, step: Definition, call: Call, why: Reason, seen: Bytes | None) -> None:
+        self._step, self._call, self._why, self._seen = step, call, why, seen
+        self._parts, self._code = call.arguments.parts, step.identity.code_parts()  # now: the body may change its arguments
+        self._moment = step.moment(call)
         self._moment.per_item = True
         self._whole = Scene(self._moment, per_item=False)
         self._stretch: Scene
@@ -251,7 +263,7 @@ class _Recording:
         self._items: list[bytes] = []
         self._roots: list[list[tuple[str, str, str]]] = []  # for each, the state that its names count in
         self._size = 0
-        self._keys = asked.shelf.new_items()
+        self._keys = call.shelf.new_items()
         self._chunks: list[codec.Encoded] = []
         self._blobs: list[str] = []  # the contents of files that items refer to
         self._started = time.perf_counter()
@@ -260,14 +272,14 @@ class _Recording:
         """The generator is about to run on."""
         self._moment.roots.forget("state")
         self._stretch = Scene(self._moment, per_item=True)
-        self._entered = inside(self._asked.node)
+        self._entered = inside(self._call.node)
 
     def add(self, item: object) -> _Recording | None:
         """The generator has yielded; None if its items cannot be kept."""
         self._entered()
         try:
             self._stretch.returned()
-            with keeping(self._asked.run.store, self._blobs.extend, self._asked.node.key):
+            with keeping(self._call.run.store, self._blobs.extend, self._call.node.key):
                 self._items.append(codec.dumps((item, self._stretch.effects()), self._moment.roots.name))
             self._roots.append([root for root in self._moment.roots.listed if root[0] == "state"])
         except (CodecError, StoreError) as error:
@@ -280,7 +292,7 @@ class _Recording:
 
     def _pack(self) -> None:
         number = len(self._chunks)
-        self._chunks.append(self._asked.shelf.encode_chunk(self._keys, number, self._items, self._roots))
+        self._chunks.append(self._call.shelf.encode_chunk(self._keys, number, self._items, self._roots))
         self._items, self._roots, self._size = [], [], 0
 
     def finish(self, value: object) -> Callable[[], None]:
@@ -292,15 +304,16 @@ class _Recording:
             self.fail(error)()
             raise
         self._entered()
-        run, node, took = self._asked.run, self._asked.node, time.perf_counter() - self._started
+        run, node, took = self._call.run, self._call.node, time.perf_counter() - self._started
         try:
             effects = {**self._stretch.effects(), **self._whole.effects()}
         except (CodecError, StoreError) as error:
             return functools.partial(run.not_kept, node, str(error), seconds=took)
         if self._items:
             self._pack()
-        kept = self._step.kept(self._asked, value, effects, self._moment, self._parts, self._code)
+        kept = self._step.kept(self._call, value, effects, self._moment, self._parts, self._code)
         kept.chunks, kept.items = self._chunks, self._keys
+        kept.seen, kept.damaged = self._seen, self._call.damaged
         if self._blobs:
             kept.meta["blobs"] = self._blobs
         return functools.partial(run.record, node, kept, reason=self._why, seconds=took)
@@ -310,7 +323,7 @@ class _Recording:
         self._entered()
         self._stretch.failed()
         self._whole.failed()
-        run, took = self._asked.run, time.perf_counter() - self._started
+        run, took = self._call.run, time.perf_counter() - self._started
         if not isinstance(error, Exception):
             return lambda: None
-        return functools.partial(run.record_failure, self._asked.node, error, reason=self._why, seconds=took)
+        return functools.partial(run.record_failure, self._call.node, error, reason=self._why, seconds=took)

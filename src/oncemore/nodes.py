@@ -1,35 +1,43 @@
-"""One call of a step, and what is to be kept of it."""
+"""One call of a step, what is to be kept of it, and which calls are being computed around the current one."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
+from urllib.parse import quote
 
 from blake3 import blake3
 
 from .codec import Encoded, Naming
-from .facts import dataclass, field
 from .fingerprint import Part
-from .quoting import quote
+from .stores import Bytes, Hold
 
-NEW = "new node"  # why one runs of which nothing is known
-
-
-class _Quoted(dict[str, str]):
-    """The names of steps as they stand in keys."""
-
-    def __missing__(self, name: str) -> str:
-        self[name] = quoted = quote(name, safe="")
-        return quoted
+# Why a node runs that has no checkpoint, or none that counts.
+NEW = "new node"
+GONE = "the checkpoint is gone from the store"
+FORGOTTEN = "forgotten"
+ROLLED_BACK = "rolled back"
+PRUNED = "removed by a retention policy"
+LEFT_OUT = "not in the file that the run was imported from"
 
 
-_quoted = _Quoted()
+SIGILS = "#$=!^"  # entries of a run that are no nodes': names of steps are quoted
+
+
+@lru_cache(10_000)
+def quoted(name: str) -> str:
+    """A name as it stands in keys."""
+    return quote(name, safe="")
 
 
 def place(step: str, arguments: str, code: str) -> str:
     """Where the entry of a node stands under the home of its run."""
-    return f"{_quoted[step]}/{arguments}.{code}"
+    return f"{quoted(step)}/{arguments}.{code}"
 
 
 class Node:
@@ -48,7 +56,7 @@ class Node:
     @property
     def idempotency_key(self) -> str:
         """The same for all attempts at this node, also after its code was mended; another for every other node."""
-        return blake3(f"{self.owner}/{_quoted[self.step]}/{self.arguments}".encode()).hexdigest(length=16)
+        return blake3(f"{self.owner}/{quoted(self.step)}/{self.arguments}".encode()).hexdigest(length=16)
 
     @property
     def id(self) -> str:
@@ -65,7 +73,8 @@ class Kept:
     """What is to be kept of a completed node.
 
     `reads` are the state keys it depends on, `name` names objects that are the caller's own, `chunks` are a generator's items,
-    `once` says that an intent is to be removed with it.
+    `once` says that an intent is to be removed with it. `hold` is the lease it was computed under, `seen` what stood under the
+    node's key then, and `damaged` says that it could not be read.
     """
 
     value: object
@@ -78,9 +87,39 @@ class Kept:
     items: str = ""  # the beginning of the chunks' keys
     snapshot: Encoded | None = None  # the run's state after the step, unless it is kept already
     once: bool = False
+    hold: Hold | None = None
+    seen: Bytes | None = None
+    damaged: bool = False
     blobs: list[str] = field(default_factory=list[str])  # the entries that hold the contents of its files
 
 
 def variant_key(key: str, reads: Mapping[str, str]) -> str:
     """Where the checkpoint stands of a node that has read this of the state."""
     return f"{key}@{blake3(json.dumps(reads, sort_keys=True).encode()).hexdigest(length=16)}"
+
+
+_inside: ContextVar[tuple[Node, ...]] = ContextVar("oncemore_inside", default=())  # the nodes being computed around us
+steps_around = _inside.get
+
+
+def idempotency_key() -> str:
+    """A word for this node to hand to an API: the same in every attempt at it, another for every other node.
+
+    Outside a step, or where the step runs without a run, every call gives a new one.
+
+    >>> from oncemore import checkpointed, checkpoint_scope, idempotency_key
+    >>> @checkpointed
+    ... def pay(invoice):
+    ...     return idempotency_key()
+    >>> with checkpoint_scope("payments", store="memory://doctest"):
+    ...     pay("a") == pay.refresh("a"), pay("a") == pay("b")
+    (True, False)
+    """
+    nodes = _inside.get()
+    return nodes[-1].idempotency_key if nodes else os.urandom(16).hex()
+
+
+def inside(node: Node) -> Callable[[], None]:
+    """Make `node` the one being computed, until what is returned is called."""
+    token = _inside.set((*_inside.get(), node))
+    return lambda: _inside.reset(token)

@@ -87,14 +87,17 @@ class Past:
 
 
 def count(store: Store, run_id: str, record: Record) -> None:
-    """Bring the record's numbers of nodes and bytes up to date."""
-    for number, facts in read_facts(store, record.log, record.counted):
-        record.counted = number
-        if facts["event"] == "StepForgotten" or facts.get("replaces"):
-            with loading:
-                from .checkpoints import recount
-            recount(store, run_id, record)
-            return
+    """Bring the record's numbers up to date, from the events since it was last counted."""
+    home, recounted = record.generations[-1].home, False
+    for number, facts in list(read_facts(store, record.log, record.counted)):
+        replaces = facts.get("replaces", False)
         if facts["event"] == "StepCompleted":
+            record.entries += facts["entry"].startswith(home) and not replaces
             record.nodes += 1
             record.bytes += facts["stored_bytes"]
+        recounted = recounted or replaces or facts["event"] == "StepForgotten"
+        record.counted = number
+    if recounted:
+        with loading:
+            from .checkpoints import recount
+        recount(store, run_id, record)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from .errors import IntegrityError, UsageError
+from .errors import UsageError
 from .events import Event, StepCompleted, StepFailed, StepNotKept
-from .facts import dataclass, field
 from .fingerprint import Part
 from .fingerprint.shown import rows_differing
-from .modules import loading
 from .nodes import NEW, Node
 from .shelf import Shelf
 from .stores import Store
@@ -32,8 +33,6 @@ class Change:
 
     def diff(self) -> str:
         """The change of the source, as a unified diff; empty if it is no code, or its source is not known."""
-        with loading:
-            import difflib
         then, now = (source.splitlines() for source in self._sources)
         return "\n".join(difflib.unified_diff(then, now, "before", self.where or "now", lineterm=""))
 
@@ -74,14 +73,13 @@ class Explanation:
         return {**vars(self), "changes": [change.as_dict() for change in self.changes]}
 
 
-@dataclass
-class Facts:
+class Facts(NamedTuple):
     """What a node depends on, part by part; `packages` are noted only. What it reads of the state shows when it has run."""
 
     arguments: Mapping[str, Part]
     code: Mapping[str, Part]
     packages: Mapping[str, str]
-    reads: Mapping[str, Part] = {}
+    reads: Mapping[str, Part] = MappingProxyType({})
 
 
 def recorded(shelf: Shelf, code: str, meta: Mapping[str, Any]) -> Facts:
@@ -92,58 +90,63 @@ def recorded(shelf: Shelf, code: str, meta: Mapping[str, Any]) -> Facts:
     return Facts(arguments, *shelf.code_facts(code), reads)
 
 
-def changes(shelf: Shelf, node: Node, now: Facts, state: State, passed: Container[str]) -> tuple[Change, ...] | None:
-    """What changed since the nearest checkpoint of the same step; None: the node is new.
+class Reason(NamedTuple):
+    """Why a node runs: in a line, and how it differs from the checkpoint that it was compared with."""
 
-    Not compared are those that this scope has `passed`: they are other nodes, not what this one was before.
+    text: str
+    changes: tuple[Change, ...] = ()
+    compared_with: str = ""  # the key of that checkpoint
+
+    def fields(self) -> dict[str, Any]:
+        """What events say of it."""
+        changes = [change.as_dict() for change in self.changes]
+        return {"reason": self.text, "changes": changes, "compared_with": self.compared_with}
+
+
+def compare(shelf: Shelf, node: Node, now: Facts, state: State, passed: Container[str]) -> Reason:
+    """What changed since the nearest checkpoint of the same step; without one the node is new.
+
+    Skips checkpoints already used in this scope (`passed`); those belong to other calls.
     """
     meta = shelf.readings(node)
     if meta is not None:
-        return tuple(_state_changes(meta, state)) or None
+        found = tuple(_state_changes(meta, state))
+        return Reason(sentence(found), found, node.key if found else "")
     nearest, least = None, len(now.arguments) + 1
     for other, meta in shelf.others(node):
         before: dict[str, str] = meta.get("arguments", {})
         differing = sum(_digest(now.arguments, name) != before.get(name) for name in {**before, **now.arguments})
         if other.key not in passed and differing < least:
-            nearest, least = (other.code, meta), differing
+            nearest, least = (other, meta), differing
         if not least:
             break
     if nearest is None or (least and least == len(now.arguments) > 1):
-        return None
-    return tuple(compared(recorded(shelf, *nearest), now)) or None
+        return Reason(NEW)
+    other, meta = nearest
+    found = tuple(compared(recorded(shelf, other.code, meta), now))
+    return Reason(sentence(found), found, other.key if found else "")
 
 
 def why(store: Store, run_id: str, facts: Sequence[Event], which: str) -> Explanation:
-    """Why a node or step ran when it last did, from the events of its run."""
+    """Why a node or step ran when it last did: its event says so, and names the checkpoint that it was compared with."""
     ran = [event for event in facts if isinstance(event, (StepCompleted, StepFailed, StepNotKept))]
     last = next((event for event in reversed(ran) if which in (event.node, event.step)), None)
     if last is None:
-        with loading:
-            import difflib
         names = sorted({name for event in ran for name in (event.step, event.node)})
         near = difflib.get_close_matches(which, names, 3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join({e.step: 0 for e in ran})}"
         raise UsageError(f"run {run_id}: no step or node {which!r} ran; {hint}")
-    found: tuple[Change, ...] = ()
-    if isinstance(last, StepCompleted):
-        now = _completed(store, last)
-        earlier = [event for event in ran[: ran.index(last)] if isinstance(event, StepCompleted)]
-        for event in reversed([event for event in earlier if event.step == last.step]):
-            found = tuple(compared(_completed(store, event), now))
-            if sentence(found) == last.reason:  # it is the one that was compared with then
-                break
-        else:
-            found = ()
-    return Explanation(last.step, last.node, False, last.reason, found)
-
-
-def _completed(store: Store, event: StepCompleted) -> Facts:
-    shelf = Shelf(store, "", "", None)
-    try:
-        entry = shelf.read(event.entry)
-    except IntegrityError:
-        entry = None
-    return recorded(shelf, event.fingerprint.partition(".")[2], entry.meta if entry else {})
+    shelf, found = Shelf(store, "", "", None), [Change(**change) for change in last.changes]
+    if last.compared_with:
+        codes = last.compared_with.rpartition(".")[2].partition("@")[0], last.fingerprint.partition(".")[2]
+        before, after = (shelf.code_facts(code)[0] for code in codes)
+        found = [
+            replace(change, _sources=(before[change.part].source, after[change.part].source))
+            if change.part in before and change.part in after
+            else change
+            for change in found
+        ]
+    return Explanation(last.step, last.node, False, last.reason, tuple(found))
 
 
 def sentence(found: tuple[Change, ...] | None) -> str:

@@ -30,9 +30,12 @@ class Generation:
     log: str
     cut: int | None = None
     run: str = ""  # in a fork: what the run was called that this was inherited from
+    listed: str = ""  # the key of the list of what counts of it, once it was cut
 
     def until(self, cut: int) -> Generation:
-        return replace(self, cut=cut if self.cut is None else min(cut, self.cut))
+        if self.cut is not None and self.cut <= cut:
+            return self
+        return replace(self, cut=cut, listed="")
 
     def counts(self, event: int, entry: str) -> bool:
         """Whether an entry counts that the event of that number tells of."""
@@ -41,7 +44,10 @@ class Generation:
 
 @dataclass
 class Record:
-    """What is known of a run without reading its events. `counted` says up to which event `nodes` and `bytes` are right."""
+    """What is known of a run without reading its events.
+
+    `counted` says up to which event `nodes`, `bytes` and `entries` are right.
+    """
 
     uid: str
     workflow: str | None = None
@@ -52,6 +58,7 @@ class Record:
     nodes: int = 0
     bytes: int = 0
     counted: int = 0
+    entries: int = 0  # of nodes under the newest generation's home, tombstones included
     open: list[str] = field(default_factory=list[str])  # scopes that have the run open, or died with it
     parent: tuple[str, int] | None = None  # the run that it was forked from, and the event up to which
     state: dict[str, Any] = field(default_factory=dict[str, Any])  # initial values that a fork set
@@ -87,6 +94,7 @@ class Record:
 
     def _move(self) -> None:
         self.generations.append(Generation(f"node/{self.uid}.{os.urandom(3).hex()}/", self.log))
+        self.entries = 0
 
 
 class Reference(NamedTuple):

@@ -18,6 +18,7 @@ from .facts import dataclass, field
 from .looking import Looking
 from .nodes import Kept, Node
 from .outcomes import difference, outcome
+from .reasons import Reason
 from .records import Record
 from .shelf import Shelf
 from .stage import Rehearsal, enough
@@ -165,19 +166,19 @@ class _Comparing(Looking):
         """The nodes whose checkpoints a node that ran is compared with; it has to be equal to one."""
         return [node]
 
-    def record(self, node: Node, kept: Kept, *, reason: str, seconds: float) -> None:
+    def record(self, node: Node, kept: Kept, *, reason: Reason, seconds: float) -> None:
         super().record(node, kept, reason=reason, seconds=seconds)
 
         def read(name: str) -> str:
             return kept.reads.get(name, ABSENT)
 
         shelf, below = self.shelf_of(node), self.kept_of(node)
-        new = shelf.find(node, read)
+        new = shelf.find(node, read).entry
         if new is None:
             return  # that is told already
         came, found = outcome(shelf, new), dict[Node, str]()
         for other in self.compared_with(node):
-            old = below.find(other, read)
+            old = below.find(other, read).entry
             unlike = "it reads other state than when it was kept"
             found[other] = unlike if old is None else difference(outcome(below, old), came)
         self.compared(node, found)
@@ -190,7 +191,7 @@ class _Comparing(Looking):
         super().not_kept(node, why, seconds=seconds)
         self.judge(node, f"its result cannot be kept any more: {why}")
 
-    def record_failure(self, node: Node, error: Exception, *, reason: str, seconds: float) -> None:
+    def record_failure(self, node: Node, error: Exception, *, reason: Reason, seconds: float) -> None:
         super().record_failure(node, error, reason=reason, seconds=seconds)
         self.judge(node, f"it fails: {type(error).__name__}: {error}")
 
@@ -218,7 +219,7 @@ class _Auditing(_Comparing):
             super().will_run(node, why, once=once)
 
     def _is_kept(self, node: Node) -> bool:
-        return self.kept_of(node).find(node, self.state.digest) is not None
+        return self.kept_of(node).find(node, self.state.digest).entry is not None
 
 
 class _Adopting(_Comparing):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from . import records
 from .blobs import release, sweep, used
 from .checkpoints import Checkpoint, fold, recount
+from .earlier import list_cut
 from .errors import UsageError
 from .events import Event, Forked, RollbackUndone, RolledBack, RunRenamed
 from .facts import replace
 from .records import Record, checked, needed, parse, read, record_key, sealed, signed
 from .secret import secret
-from .stores import Bytes, Store
+from .stores import Frames, Store
 
 _BATCH = 5000  # entries removed in one transaction: others wait some hundredths of a second
 
@@ -23,16 +24,31 @@ def rollback(store: Store, run_id: str, *, to: str | None = None, before: str | 
     if (to is None) == (before is None):
         raise UsageError("a rollback needs either to= (that stays) or before= (that goes, too)")
 
+    lists: dict[str, Frames] = {}
+
     def cut(record: Record) -> list[Event]:
         _refuse_open(store, run_id, record, own)
         target = fold(store, run_id, record).find(to or before or "")
         number = target.number if to is not None else target.number - 1
         record.undo.append(list(record.generations))
         record.branch(target.log, number)
+        lists.update(_list_cuts(store, record))
         recount(store, run_id, record)
         return [RolledBack(to=number)]
 
-    return records.change(store, run_id, cut)
+    return records.change(store, run_id, cut, put=lists)
+
+
+def _list_cuts(store: Store, record: Record) -> dict[str, Frames]:
+    """What counts of the stretches that were cut just now, as entries: a scope that opens the run does not read their logs."""
+    lists: dict[str, Frames] = {}
+    home = record.generations[-1].home
+    for number, g in enumerate(record.generations):
+        if g.cut is not None and not g.listed:
+            key = f"{home}^/{number}"
+            lists[key] = list_cut(store, g, key).frames
+            record.generations[number] = replace(g, listed=key)
+    return lists
 
 
 def undo_rollback(store: Store, run_id: str) -> Record:
@@ -42,7 +58,7 @@ def undo_rollback(store: Store, run_id: str) -> Record:
         if not record.undo:
             raise UsageError(f"run {run_id} has no rollback to undo")
         _refuse_open(store, run_id, record)
-        record.generations = record.undo.pop()
+        record.generations, record.entries = record.undo.pop(), 0
         recount(store, run_id, record)
         return [RollbackUndone()]
 
@@ -75,13 +91,14 @@ def fork(
     child = Record.new(parent.workflow)
     child.generations = _until(run_id, parent, log, number) + child.generations
     child.parent, child.state = (run_id, number), dict(state or {})
+    lists = _list_cuts(store, child)
     recount(store, new_id, child)
     cuts: dict[str, int] = {}  # up to which event of each log the fork needs what is there
     for g in child.generations[:-1]:
         cuts[g.log] = max(cuts.get(g.log, 0), g.cut or 0)
     needs = {f"need/{log.split('/')[1]}/{child.uid}": [str(cut).encode()] for log, cut in cuts.items()}
     begun = signed(child.log, Forked(parent=run_id, at=number), secret())
-    put: dict[str, Sequence[Bytes]] = {key: sealed(key, child), **needs}
+    put: dict[str, Frames] = {key: sealed(key, child), **needs, **lists}
     append = {child.log: [begun]}
     if store.commit(put=put, append=append, expect={key: None, origin: then}):
         return child

@@ -14,17 +14,17 @@ from typing import Any, Protocol, runtime_checkable
 from . import records
 from .blobs import parting, release, waiting
 from .checkpoints import Checkpoint, fold
-from .codec import Decoded
+from .codec import Decoded, tombstone
 from .durations import Duration, seconds
-from .earlier import cover
 from .errors import IntegrityError, UsageError
 from .events import CheckpointsPruned, Event
 from .facts import dataclass
+from .nodes import PRUNED
 from .past import count
 from .records import Record
 from .reshape import clean, ever
 from .secret import secret
-from .stores import Store
+from .stores import Frames, Store
 
 _BATCH = 200
 
@@ -168,7 +168,7 @@ def _remove(
     ids = {c.id for c in going}
     everything = fold(store, run_id, ever(record), superseded=True)  # also what a rollback put aside, or a fork needs
     staying = [c for c in everything if c.id not in ids]
-    snapshots, hidden = {c.snapshot for c in staying}, {c.place for c in staying if c.entry}
+    snapshots = {c.snapshot for c in staying}
     left = Counter(c.node_key for c in every if c.entry)
     for start in range(0, len(going), _BATCH):
         batch = going[start : start + _BATCH]
@@ -176,7 +176,7 @@ def _remove(
         metas = [(key, _meta(store, key)) for key in keys]
         chunks = [key for _, meta in metas if "items" in meta for key, _ in store.scan(meta["items"], most=0)]
         keys += [c.snapshot for c in batch if c.snapshot and c.snapshot not in snapshots]
-        put = {c.entry: cover(c.entry) for c in batch if c.entry in keys and c.place in hidden}
+        put: dict[str, Frames] = {key: tombstone(key, secret(), PRUNED) for key, _ in metas}
         gone = [key for key in (*keys, *chunks) if key not in put]
         filed = [key for key, meta in metas if "blobs" in meta]
         for key in filed:

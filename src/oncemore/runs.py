@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import current, events, records
 from .codec import Encoded
-from .earlier import earlier
-from .errors import CodecError, FingerprintError, StoreError, UsageError, log, logger, warn
+from .errors import CodecError, FingerprintError, HoldLost, StoreError, UsageError, log, logger, warn
 from .events import Event
 from .fingerprint.values import digest
 from .modules import loading
 from .nodes import Kept, Node
 from .opening import Opened, disabled, ending, open_run
 from .past import Past, count
+from .reasons import Reason
 from .records import Record, Reference
 from .scribe import Begun, Scribe
 from .shelf import Shelf
@@ -107,8 +107,7 @@ class Run(Past):
     def shelves(self, store: Store, record: Record) -> tuple[Shelf, Shelf]:
         """The entries of the run, and those that it shares with others."""
         *past, now = record.generations
-        older = earlier(store, past)
-        own = Shelf(store, record.uid, now.home, record.log, older, self._beside, record.adopted)
+        own = Shelf(store, record.uid, now.home, record.log, past, self._beside, record.adopted, record.entries)
         return own, Shelf(store, "shared", "shared/", record.log)
 
     def leave(self, error: BaseException | None) -> None:
@@ -341,29 +340,33 @@ class Run(Past):
             log("run %s: no snapshot of the state: %s", self.id, error)
             return "", None
 
-    def record(self, node: Node, kept: Kept, *, reason: str, seconds: float) -> None:
+    def record(self, node: Node, kept: Kept, *, reason: Reason, seconds: float) -> None:
         """Keep the result of a completed node. What cannot be kept is told, and the program goes on."""
         self._refreshed.add((node.step, node.fingerprint))
         self.passed.add(node.key)
-        kept.meta = {"seconds": seconds, "step": node.step, "time": time.time(), "reason": reason, **kept.meta}
+        kept.meta = {"step": node.step, "reason": reason.text, **kept.meta}
         token = current.enter(None)  # a step inside the value is kept as itself, not as part of this run
         shelf = self.shelf_of(node)
         try:
-            entry = shelf.encode(node, kept)
+            packed = shelf.pack(node, kept, seconds=seconds, time=time.time())
             snapshot, kept.snapshot = self._snapshot_if_any()
-            facts = {
+            fields = {
                 **node.about(),
-                "reason": reason,
+                **reason.fields(),
                 "seconds": seconds,
-                "raw_bytes": entry.raw_bytes,
-                "stored_bytes": entry.stored_bytes,
                 "snapshot": snapshot,
                 "home": self.shelf.home if shelf is self.shared else "",
             }
-            written = shelf.write(node, entry, kept, facts)
+            written = shelf.write(node, packed, kept, fields)
             self.ran[node.step] += 1
+            if written is None:
+                log("run %s: %s was kept by another attempt first; that one stays", self.id, node.id)
+                return
             self.told(written)
             self.retain()
+        except HoldLost as error:
+            self.ran[node.step] += 1
+            log("run %s: %s is not kept: %s", self.id, node.id, error)
         except (CodecError, StoreError) as error:
             self.not_kept(node, f"{error}. It will run again next time", seconds=seconds)
         finally:
@@ -380,11 +383,11 @@ class Run(Past):
             pass  # the same store that could not take the result; the warning above said so
         self.told(fact)
 
-    def record_failure(self, node: Node, error: Exception, *, reason: str, seconds: float) -> None:
+    def record_failure(self, node: Node, error: Exception, *, reason: Reason, seconds: float) -> None:
         """Keep what went wrong; the step runs again next time."""
         self.failed[node.step] += 1
         with loading:
             import traceback
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         said = f"{type(error).__name__}: {error}"
-        self.emit(events.StepFailed(**node.about(), reason=reason, seconds=seconds, error=said, traceback=trace))
+        self.emit(events.StepFailed(**node.about(), **reason.fields(), seconds=seconds, error=said, traceback=trace))

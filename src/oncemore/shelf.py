@@ -1,34 +1,49 @@
-"""Where a run's entries stand in its store: found, verified, written, forgotten."""
+"""A run's entries in its store: found, verified, written, forgotten.
+
+Small entries are cached in memory. After the second read from the store, or when an entry is missing, the rest are fetched
+in one scan; from then on a miss asks the store for nothing before its lease.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from .blobs import keeping, marks, parting, pending, release, use, waiting
-from .codec import Decoded, Encoded, Naming, encode, seal, unseal
-from .earlier import Older, cover, fates
-from .errors import IntegrityError, OncemoreError
+from .codec import Decoded, Encoded, Naming, Packed, encode, pack, seal, tombstone, unseal
+from .earlier import Older, completed, earlier
+from .errors import IntegrityError, OncemoreError, StoreError
 from .events import Event, SnapshotSaved, StepCompleted, StepForgotten
-from .facts import replace
 from .fingerprint import Part
-from .near import Near
-from .nodes import Kept, Node, variant_key
-from .quoting import quote
-from .records import needed, read_log, signed
+from .flight import Arrival, Blocking, Landing, Path
+from .nodes import FORGOTTEN, GONE, ROLLED_BACK, SIGILS, Kept, Node, quoted, variant_key
+from .records import Generation, needed, read_log, signed
 from .secret import secret
-from .stores import Frames, Store
+from .stores import Bytes, Frames, Hold, Store
 
-_SMALL = 1 << 15
+_SMALL = 1 << 15  # bytes of an entry that is cached; what is larger stands beside its node's own small entry
+_ROOM = 1 << 26  # bytes of the cache
+_OVERHEAD = 200  # bytes that a cached entry takes besides its own
+_PATIENCE = 2  # reads of single entries before all small ones are fetched
+_NEAREST = 16  # checkpoints of a step that a node is compared with to find out why it runs
+
+
+class Lookup(NamedTuple):
+    """A node's entry if it counts, or None and why not, if that is known."""
+
+    entry: Decoded | None
+    why: str | None = None
 
 
 class Shelf:
     """The entries of one run (`log` names its event log), or those shared between runs (no log).
 
-    `owner` is the run's own mark, the same after a rollback, when `home` is a new one and what counts of the past is `older`.
-    What a fork may need is never replaced or removed: `beside` is asked for another home, and a newer entry stands there.
+    `owner` is the run's own mark, the same after a rollback, when `home` is a new one and `past` are the stretches of history
+    before it. What a fork may need is never replaced or removed: `beside` is asked for another home, and a newer entry stands
+    there. `expected` entries were under `home` when the run was last left.
     """
 
     def __init__(
@@ -37,64 +52,84 @@ class Shelf:
         owner: str,
         home: str,
         log: str | None,
-        older: Sequence[Older] = (),
+        past: Sequence[Generation] = (),
         beside: Callable[[str], Shelf] | None = None,
         adopted: Sequence[Sequence[str]] = (),
+        expected: int = 0,
     ) -> None:
         self.store, self.owner, self.home = store, owner, home
-        self._log = log
-        self._adopted = adopted
-        self._older = older
-        self._beside = beside
+        self._log, self._past, self._beside, self._adopted, self._expected = log, past, beside, adopted, expected
         self.secret = secret()
-        self.near = Near(store, home, self.secret)
         self._known_code: set[str] = set()
-        self._fates: dict[str, str] | None = None
+        self._cache: dict[str, bytes | Decoded] = {}  # as they are stored, or verified
+        self._touched: set[str] = set()  # written or removed by this process: what a scan brings of them may be old
+        self._room, self._reads = _ROOM, 0
+        self._fetched: tuple[str, ...] = ()  # the prefixes under which all that is small is in the cache
+        self._by_step: dict[str, list[str]] = {}  # the nodes of a step that were there when one of them was missed
+        self._fetching: dict[str, tuple[int, Landing]] = {}  # by prefix: the process that fetches, and the end of it
 
     def node(self, step: str, arguments: str, code: str) -> Node:
         return Node(self.home, self.owner, step, arguments, code)
 
-    def find(self, node: Node, state: Callable[[str], str]) -> Decoded | None:
+    # -- finding
+
+    def at_hand(self, node: Node) -> bool:
+        """Whether `find` needs nothing from the store to see whether the node has an entry."""
+        return node.key in self._cache or node.key.startswith(self._fetched)
+
+    def find(self, node: Node, state: Callable[[str], str], *, again: bool = True) -> Lookup:
         """The node's entry. `state` gives the digest of a state key now.
 
-        The checkpoint of a step that read state is kept under what it read; the node's own key then only says which
-        keys those were, so that going back to an earlier state finds the earlier checkpoint again.
+        The checkpoint of a step that read state is kept under what it read; the node's own entry then only says which
+        keys those were, so that going back to an earlier state finds the earlier checkpoint again. `again`: what was missing
+        when all small entries were fetched is asked for again; another process may have written it since.
         """
+        cached = self._cache.get(node.key)
+        if type(cached) is Decoded and cached.value_only:
+            return Lookup(cached)
+        why = None
         for key, older in self._known(node):
-            entry = self.read(key)
+            entry = self._read_node(key, again)
             if entry is None:
                 continue
-            if entry.bare and older is None:
-                return entry
-            for names in entry.meta.get("readings", ()):
-                variant = variant_key(key, {name: state(name) for name in names})
-                found = self.read(variant) if older is None or older.counts(variant) else None
-                if found is not None:
-                    return None if "forgotten" in found.meta else found
-                if older is not None and variant in older.replaced:
-                    return None
             counts = older is None or older.counts(key)
-            if counts and not entry.meta.keys() & {"readings", "forgotten"}:
-                return entry
-            if (counts and "forgotten" in entry.meta) or (older is not None and key in older.replaced):
-                return None  # what is older does not count
-        return None
+            meta = {} if entry.value_only else entry.meta
+            for names in meta.get("readings", ()):
+                variant = variant_key(key, {name: state(name) for name in names})
+                valid = older is None or older.counts(variant)
+                found = self.read(variant) if valid else None
+                if found is not None:
+                    return Lookup(None, found.meta["hides"]) if found.is_tombstone else Lookup(found)
+                if older is not None and variant in older.replaced:
+                    return Lookup(None, ROLLED_BACK)
+                if all(state(name) == was for name, was in meta["reads"].items()):
+                    why = why or (f"entry damaged: {GONE}" if valid else ROLLED_BACK)
+            if counts and "hides" in meta:  # forgotten, pruned...: what is older does not count
+                return Lookup(None, why or meta["hides"])
+            if "readings" in meta:
+                continue
+            if counts:
+                return Lookup(entry)
+            if older is not None and key in older.replaced:
+                return Lookup(None, ROLLED_BACK)
+            why = why or ROLLED_BACK
+        if why is None and node.key in self._lost:
+            why = f"entry damaged: {GONE}"
+        return Lookup(None, why)
 
     def readings(self, node: Node) -> dict[str, Any] | None:
         """What was noted at the last time that the node ran, if it read state then."""
         for key, _ in self._places(node.key):
             entry = self._trusted(key)
             if entry is not None:
-                return entry.meta if "readings" in entry.meta else None
+                return entry.meta if entry.meta.get("reads") else None
         return None
 
     def _known(self, node: Node) -> Iterator[tuple[str, Older | None]]:
         """Where the node's entry may stand: under its own code, then under codes whose checkpoints were adopted for that."""
         yield from self._places(node.key)
         codes = [node.code]
-        for code in (
-            codes if self._adopted else ()
-        ):  # grows as it goes; a code may be adopted for the one that was adopted for it
+        for code in codes if self._adopted else ():  # grows: a code may be adopted for one that was adopted itself
             for step, before, after in self._adopted:
                 if step == node.step and after == code and before not in codes:
                     codes.append(before)
@@ -103,82 +138,206 @@ class Shelf:
     def _places(self, key: str) -> Iterator[tuple[str, Older | None]]:
         """Where an entry of the run may stand, the newest place first; None: where the run writes now."""
         yield key, None
-        for older in reversed(self._older):
-            yield older.home + key[len(self.home) :], older
+        if self._past:
+            for older in reversed(self._older):
+                yield older.home + key[len(self.home) :], older
 
-    def fate(self, node: Node, state: Callable[[str], str]) -> str | None:
-        """What became of the node's checkpoint that is not there (any more), if the run's events tell of one."""
-        meta = self.readings(node)
-        if meta is not None and any(state(name) != was for name, was in meta["reads"].items()):
-            return None  # it is there, for another state
-        if self._fates is None:
-            self._fates = fates(self.store, self._log, self._counts) if self._log else {}
-        return self._fates.get(node.key[len(node.home) :])
+    @functools.cached_property
+    def _older(self) -> list[Older]:
+        return earlier(self.store, self._past)
 
-    def _counts(self, entry: str) -> bool:
-        return entry.startswith(self.home) or any(o.counts(entry) for o in self._older if entry.startswith(o.home))
+    @functools.cached_property
+    def _lost(self) -> set[str]:
+        """Nodes of which the log tells and whose entries are not there. The log is read only if entries are missing."""
+        if self._log is None or self.home not in self._fetched:
+            return set()
+        there = sum(1 for key in self._cache if self._is_node(key))
+        return set() if there >= self._expected else completed(self.store, self._log, self.home) - self._cache.keys()
+
+    def _is_node(self, key: str) -> bool:
+        """Whether this is the key of a node's own entry under the run's home."""
+        return key.startswith(self.home) and key[len(self.home)] not in SIGILS and "@" not in key
+
+    # -- reading
 
     def read(self, key: str) -> Decoded | None:
         """An entry, its signature verified, or None. IntegrityError if what is there cannot be trusted."""
-        return self.near.get(key)
+        known = self._cache.get(key)
+        if isinstance(known, Decoded):
+            return known
+        data: Bytes | None = known
+        if data is None:
+            data = self.store.get(key)
+            if data is None:
+                return None
+        return self._learn(key, data)
 
-    def encode(self, node: Node, kept: Kept) -> Encoded:
-        """What is kept of a completed node, as an entry that counts for this node only."""
-        meta = dict(kept.meta)
-        if kept.chunks is not None:
-            meta["items"], meta["chunks"] = kept.items, len(kept.chunks)
-        key = variant_key(node.key, kept.reads) if kept.reads else node.key
-        with keeping(self.store, lambda keys: meta.update(blobs=sorted({*meta.get("blobs", ()), *keys})), node.key):
-            entry = encode(kept.value, meta, key=key, secret=self.secret, name=kept.name)
-        kept.blobs = meta.get("blobs", [])
+    def _read_node(self, key: str, again: bool) -> Decoded | None:
+        """The same of a node's own entry: once two were read, or one was missing, all that is small is fetched."""
+        if key in self._cache or not key.startswith(self._fetched):
+            entry = self.read(key)
+            self._reads += 1
+            if (entry is None or self._reads >= _PATIENCE) and not key.startswith(self._fetched):
+                self._fetch(self._prefix(key))
+            return entry
+        return self.read(key) if again else None
+
+    def learn(self, node: Node, data: Bytes | None) -> None:
+        """What stands under the node's key now, as its lease found it."""
+        if data is not None:
+            self._cache[node.key] = bytes(data)
+
+    def _learn(self, key: str, data: Bytes) -> Decoded:
+        entry = Decoded(data, key=key, secret=self.secret)
+        if self._cache.get(key) is data:
+            self._cache[key] = entry  # need not be verified again
+        elif key not in self._touched and len(data) <= _SMALL:
+            self._cache[key] = entry
+            if key in self._touched:  # by another thread, meanwhile
+                self._cache.pop(key, None)
         return entry
 
-    def write(self, node: Node, entry: Encoded, kept: Kept, facts: dict[str, Any]) -> StepCompleted:
-        """The checkpoint and its event in one transaction; with it, once, what its code consists of. The event as written."""
-        before = self._trusted(node.key) if kept.reads else None
-        event = StepCompleted(**facts, entry=entry.key, replaces=before is not None or self._is_older(node.key))
-        put = self._written(node, entry, kept, before)
-        obsolete = [mark for blob in kept.blobs for mark in pending(node.key, blob)]
-        if kept.once:
-            obsolete.append(self.intent_key(node.idempotency_key))
-        new = {entry.key: None} if before is None or "readings" in before.meta else {node.key: None}
-        if not self.store.commit(put=put, append=self._appended([event]), delete=obsolete, expect=new):
-            event = replace(event, replaces=True)
-            parted, marked = parting(self.store, node.home, entry.key, node.key, kept.blobs)
-            put.update(parted)
-            obsolete += [*self._chunks_of(entry.key), *marked]
-            alone = {needed(node.home): None}
-            if not self.store.commit(put=put, append=self._appended([event]), delete=obsolete, expect=alone):
-                other, moved = self._moved(node)
-                entry = other.encode(moved, kept)
-                return other.write(moved, entry, kept, facts)
-        self._known_code.add(node.code)
-        if event.replaces or obsolete or len(put) > 1:
-            self.near.drop(*put, *obsolete)
-        if entry.stored_bytes <= _SMALL:
-            self.near.know(entry.key, b"".join(entry.frames))
-        if kept.blobs or event.replaces:  # what the one before needed, or one who was cut off
-            release(self.store, waiting(self.store, node.key))
-        return event
+    @staticmethod
+    def _prefix(key: str) -> str:
+        """What is fetched together: a run's entries, or those of one shared step."""
+        return key[: key.index("/", len("node/")) + 1] if key.startswith("node/") else key[: key.rindex("/") + 1]
 
-    def _written(self, node: Node, entry: Encoded, kept: Kept, before: Decoded | None) -> dict[str, Frames]:
+    def fetch(self, node: Node) -> Path[None]:
+        """Fetch all that is small: coroutines ask for much at once, and each would wait for a thread of its own."""
+        prefix, process = self._prefix(node.key), os.getpid()
+        if prefix in self._fetching and self._fetching[prefix][0] == process:
+            yield Arrival(self._fetching[prefix][1])
+            return
+        landing = Landing()
+        self._fetching[prefix] = process, landing
+        try:
+            yield Blocking(self._fetch, prefix)
+        finally:
+            landing.end()
+            self._fetching.pop(prefix, None)
+
+    def _fetch(self, prefix: str) -> None:
+        try:
+            for key, data in self.store.scan(prefix, most=_SMALL):
+                if isinstance(data, bytes) and key not in self._touched:
+                    self._cache.setdefault(key, data)
+                    if key in self._touched:
+                        self._cache.pop(key, None)
+                    self._room -= len(data) + _OVERHEAD
+                    if self._room < 0:
+                        return
+        except StoreError:
+            return  # who needs an entry will meet it
+        self._fetched = (*self._fetched, prefix)
+
+    def _forget_cached(self, keys: Iterable[str]) -> None:
+        self._touched.update(keys)
+        for key in keys:
+            self._cache.pop(key, None)
+
+    def _cache_written(self, put: Mapping[str, Frames], removed: Iterable[str]) -> None:
+        """The cache follows what was written and removed."""
+        self._forget_cached([*put, *removed])
+        for key, frames in put.items():
+            size = sum(map(len, frames))
+            if size <= _SMALL and self._room > 0:
+                self._room -= size + _OVERHEAD
+                self._cache[key] = b"".join(frames)
+
+    # -- writing
+
+    def pack(self, node: Node, kept: Kept, *, seconds: float, time: float) -> Packed:
+        """What is kept of a completed node, not signed yet."""
+        meta = kept.meta
+        if kept.chunks is not None:
+            meta["items"], meta["chunks"] = kept.items, len(kept.chunks)
+        with keeping(self.store, lambda keys: meta.update(blobs=sorted({*meta.get("blobs", ()), *keys})), node.key):
+            packed = pack(kept.value, meta, name=kept.name, seconds=seconds, time=time)
+        kept.blobs = meta.get("blobs", [])
+        return packed
+
+    def write(self, node: Node, packed: Packed, kept: Kept, fields: Mapping[str, Any]) -> StepCompleted | None:
+        """The checkpoint and its event in one transaction; with it, once, what its code consists of. The event as written.
+
+        A large result, or one of a step that read state, stands beside the node's own small entry, which points to it.
+        None if another attempt has kept its result since this one began: that one stays.
+        """
+        pointer = self._pointer_of(node, kept.seen)
+        beside = bool(kept.reads) or packed.stored_bytes > _SMALL or pointer is not None
+        entry = packed.seal(variant_key(node.key, kept.reads) if beside else node.key, self.secret)
         put: dict[str, Frames] = {entry.key: entry.frames}
-        if kept.reads:
-            put[node.key] = self._pointer(node, kept, before)
+        if beside:
+            put[node.key] = self._pointer(node, kept, pointer)
         for extra in (*(kept.chunks or ()), *([kept.snapshot] if kept.snapshot else ())):
             put[extra.key] = extra.frames
         if node.code not in self._known_code:
-            manifest = f"code/{node.code}"
-            parts = {name: [p.digest, p.where, p.shown, p.source] for name, p in kept.code.items()}
-            facts = {"parts": parts, "packages": kept.packages()}
-            put[manifest] = seal([json.dumps(facts).encode()], manifest, self.secret)
+            put[f"code/{node.code}"] = self._manifest(node, kept)
         for blob in kept.blobs:
             put.update(marks(use(node.home, entry.key, blob), blob))
-        return put
+        removed = [mark for blob in kept.blobs for mark in pending(node.key, blob)]
+        if kept.once:
+            removed.append(self.intent_key(node.idempotency_key))
+        expect: dict[str, Bytes | None] = {} if kept.damaged else {node.key: kept.seen}
+        replaces = kept.damaged or (self._exists(entry.key) if pointer is not None else kept.seen is not None)
+        if replaces:  # unless a fork may need what is there
+            parted, marked = parting(self.store, node.home, entry.key, node.key, kept.blobs)
+            put.update(parted)
+            removed += [*self._chunks_of(entry.key), *marked]
+            expect[needed(node.home)] = None
+        event = StepCompleted(
+            **fields,
+            raw_bytes=entry.raw_bytes,
+            stored_bytes=entry.stored_bytes,
+            entry=entry.key,
+            replaces=replaces or pointer is not None or self._is_older(node.key),
+        )
+        self._touched.update(put, removed)
+        if not self.store.commit(
+            put=put, append=self._appended([event]), delete=removed, expect=expect, under=kept.hold
+        ):
+            if replaces and self.store.get(needed(node.home)) is not None:
+                other, moved = self._moved(node)
+                kept.seen, kept.damaged, kept.hold = other.store.get(moved.key), False, None
+                return other.write(moved, packed, kept, fields)
+            self._forget_cached(put)
+            return None
+        self._known_code.add(node.code)
+        self._cache_written(put, removed)
+        if kept.blobs or replaces:  # what the one before needed, or one who was cut off
+            release(self.store, waiting(self.store, node.key))
+        return event
+
+    def _manifest(self, node: Node, kept: Kept) -> Frames:
+        parts = {name: [p.digest, p.where, p.shown, p.source] for name, p in kept.code.items()}
+        facts = {"parts": parts, "packages": kept.packages()}
+        return seal([json.dumps(facts).encode()], f"code/{node.code}", self.secret)
+
+    def _pointer_of(self, node: Node, data: Bytes | None) -> Decoded | None:
+        """The node's own entry, if it only says where its checkpoints are."""
+        if data is None:
+            return None
+        try:
+            entry = Decoded(data, key=node.key, secret=self.secret)
+        except IntegrityError:
+            return None  # it is about to be replaced
+        return None if entry.value_only or "readings" not in entry.meta else entry
+
+    def _pointer(self, node: Node, kept: Kept, before: Decoded | None) -> Frames:
+        known: dict[str, Any] = {} if before is None else before.meta
+        readings: list[list[str]] = known.get("readings", [])
+        if sorted(kept.reads) not in readings:
+            readings = [*readings, sorted(kept.reads)]
+        hides = {"hides": known["hides"]} if "hides" in known else {}
+        about = {name: kept.meta[name] for name in ("arguments", "shown") if name in kept.meta}
+        meta = {**about, "readings": readings, "reads": dict(kept.reads), **hides}
+        return encode(None, meta, key=node.key, secret=self.secret).frames
+
+    def _exists(self, key: str) -> bool:
+        return key in self.store.get_many([key], most=0)
 
     def _is_older(self, key: str) -> bool:
         """Whether an earlier stretch has checkpoints of the node with this key."""
-        if not self._older:
+        if not self._past:
             return False
         places = [older.home + key[len(self.home) :] for older in self._older]
         return any(True for place in places for _ in self.store.scan(place, limit=1, most=0))
@@ -189,15 +348,6 @@ class Shelf:
         other = self._beside(node.home)
         return other, other.node(node.step, node.arguments, node.code)
 
-    def _pointer(self, node: Node, kept: Kept, before: Decoded | None) -> Frames:
-        known: dict[str, Any] = {} if before is None else before.meta
-        readings: list[list[str]] = known.get("readings", [])
-        if sorted(kept.reads) not in readings:
-            readings = [*readings, sorted(kept.reads)]
-        covers = {"forgotten": True} if "forgotten" in known else {}
-        meta = {**kept.meta, "readings": readings, "reads": kept.reads, **covers}
-        return encode(None, meta, key=node.key, secret=self.secret).frames
-
     def _trusted(self, key: str) -> Decoded | None:
         try:
             return self.read(key)
@@ -205,25 +355,33 @@ class Shelf:
             return None  # it is about to be replaced or removed
 
     def forget(self, node: Node) -> bool:
-        """Remove the node's checkpoint; whether there was one. What belongs to an older stretch or code is only covered up."""
-        known = any(self.store.get(key) is not None for key, _ in self._known(node))
+        """Remove the node's checkpoint; whether there was one. A tombstone stays, which hides what older stretches have."""
+        if not any(self._has(key) for key, _ in self._known(node)):
+            return False
         entries = [node.key, *(key for key, _ in self.store.scan(f"{node.key}@", most=0))]
         keys = [*entries, *(chunk for key in entries for chunk in self._chunks_of(key))]
-        put = {node.key: cover(node.key)} if any(key != node.key for key, _ in self._known(node)) else {}
+        put: dict[str, Frames] = {node.key: tombstone(node.key, self.secret, FORGOTTEN)}
         for entry in entries:
             parted, marked = parting(self.store, node.home, entry, node.key)
             put.update(parted)
             keys += marked
-        gone = [key for key in keys if key not in put]
-        fact = StepForgotten(**node.about(), entry=node.key)
-        append = self._appended([fact]) if known else {}
-        if not self.store.commit(delete=gone, put=put, append=append, expect={needed(node.home): None}):
+        removed = [key for key in keys if key not in put]
+        self._touched.update(put, removed)
+        append = self._appended([StepForgotten(**node.about(), entry=node.key)])
+        if not self.store.commit(delete=removed, put=put, append=append, expect={needed(node.home): None}):
             other, node = self._moved(node)
             return other.forget(node)
         release(self.store, waiting(self.store, node.key))
-        self._fates = None
-        self.near.drop(*keys)
-        return known
+        self._cache_written(put, removed)
+        return True
+
+    def _has(self, key: str) -> bool:
+        """Whether an entry is there, sound or not, that is no tombstone."""
+        try:
+            entry = self.read(key)
+        except IntegrityError:
+            return True
+        return entry is not None and (entry.value_only or "hides" not in entry.meta)
 
     # -- the items of generators, kept in chunks
 
@@ -255,7 +413,7 @@ class Shelf:
         return f"node/{self.owner}/!/{idempotency_key}"
 
     def loop_key(self, name: str) -> str:
-        return f"{self.home}$/{quote(name, safe='')}"
+        return f"{self.home}$/{quoted(name)}"
 
     def find_loop(self, name: str) -> Decoded | None:
         """The last snapshot of a loop that counts."""
@@ -270,7 +428,7 @@ class Shelf:
         key = self.loop_key(name)
         entry = encode(value, meta, key=key, secret=self.secret, name=roots)
         append = self._appended([replace(event, entry=key)])
-        self.near.drop(key)
+        self._forget_cached([key])
         if not self.store.commit(put={key: entry.frames}, append=append, expect={needed(self.home): None}):
             assert self._beside is not None
             self._beside(self.home).write_loop(name, value, meta, roots, event)
@@ -292,11 +450,11 @@ class Shelf:
     def put(self, key: str, value: object, meta: Mapping[str, Any]) -> None:
         """Write one entry of the run's own, durable when this returns."""
         entry = encode(value, meta, key=key, secret=self.secret)
-        self.near.drop(key)
+        self._forget_cached([key])
         self.store.commit(put={key: entry.frames})
 
     def remove(self, key: str) -> None:
-        self.near.drop(key)
+        self._forget_cached([key])
         self.store.commit(delete=[key])
 
     # -- events
@@ -315,21 +473,21 @@ class Shelf:
         """The run's events in order, those after number `since`."""
         return iter(()) if self._log is None else read_log(self.store, self._log, since)
 
-    def others(self, node: Node, limit: int = 16) -> Iterator[tuple[Node, dict[str, Any]]]:
-        """Other checkpoints of the node's step with their metadata: first those of the same arguments."""
-        name = quote(node.step, safe="")
-        for home in (self.home, *(older.home for older in reversed(self._older))):
-            step = f"{home}{name}/"
-            for prefix in (f"{step}{node.arguments}.", step):
-                for key, data in self.store.scan(prefix, limit=limit, most=_SMALL):
+    def others(self, node: Node) -> Iterator[tuple[Node, dict[str, Any]]]:
+        """Other checkpoints of the node's step with their metadata: first those of the same arguments. A handful, from memory."""
+        for home in (self.home, *(g.home for g in reversed(self._past))):
+            step = f"{home}{quoted(node.step)}/"
+            if not step.startswith(self._fetched):
+                self._fetch(self._prefix(step))
+            keys = self._by_step.get(step)
+            if keys is None:
+                keys = self._by_step[step] = [key for key in self._cache if key.startswith(step) and "@" not in key]
+            same = [key for key in keys if key.startswith(f"{step}{node.arguments}.")]
+            for key in (*same[-_NEAREST:], *keys[-_NEAREST:]):
+                entry = self._trusted(key) if key != node.key else None
+                if entry is not None and "hides" not in entry.meta:
                     arguments, _, code = key[len(step) :].partition(".")
-                    if data is None or key == node.key or "@" in code:
-                        continue
-                    try:
-                        meta = Decoded(data, key=key, secret=self.secret).meta
-                    except IntegrityError:
-                        continue  # it will be told when it is asked for
-                    yield Node(home, self.owner, node.step, arguments, code), meta
+                    yield Node(home, self.owner, node.step, arguments, code), entry.meta
 
     def code_facts(self, code: str) -> tuple[dict[str, Part], dict[str, str]]:
         """What the code behind a digest consisted of, and the packages then; empty if that is not known any more."""
