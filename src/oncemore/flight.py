@@ -128,10 +128,10 @@ class Arrival:
 
 def drive(path: Path[T]) -> T:
     """Follow a path to its end in this thread."""
-    request = next(path)
     stop: StopIteration | None = None
-    while True:
-        try:
+    try:
+        request = next(path)
+        while True:
             try:
                 answer = request.now()
             except BaseException as error:
@@ -139,13 +139,13 @@ def drive(path: Path[T]) -> T:
                 request = path.throw(error)
             else:
                 request = path.send(answer)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        except RuntimeError as error:
-            if stop is not None and error.__cause__ is stop:  # what a generator makes of a StopIteration it passes on
-                raise stop from None
-            raise
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    except RuntimeError as error:
+        if stop is not None and error.__cause__ is stop:  # what a generator makes of a StopIteration it passes on
+            raise stop from None
+        raise
 
 
 async def drive_async(path: Path[T]) -> T:

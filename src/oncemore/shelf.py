@@ -10,6 +10,7 @@ import functools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from .facts import replace
 from typing import Any, NamedTuple
 
 from .blobs import keeping, marks, parting, pending, release, use, waiting
@@ -262,12 +263,13 @@ class Shelf:
         A large result, or one of a step that read state, stands beside the node's own small entry, which points to it.
         None if another attempt has kept its result since this one began: that one stays.
         """
-        pointer = self._pointer_of(node, kept.seen)
-        beside = bool(kept.reads) or packed.stored_bytes > _SMALL or pointer is not None
+        before = self._about(node, kept.seen)
+        points = "readings" in before
+        beside = bool(kept.reads) or packed.stored_bytes > _SMALL or points
         entry = packed.seal(variant_key(node.key, kept.reads) if beside else node.key, self.secret)
         put: dict[str, Frames] = {entry.key: entry.frames}
         if beside:
-            put[node.key] = self._pointer(node, kept, pointer)
+            put[node.key] = self._pointer(node, kept, before)
         for extra in (*(kept.chunks or ()), *([kept.snapshot] if kept.snapshot else ())):
             put[extra.key] = extra.frames
         if node.code not in self._known_code:
@@ -278,7 +280,7 @@ class Shelf:
         if kept.once:
             removed.append(self.intent_key(node.idempotency_key))
         expect: dict[str, Bytes | None] = {} if kept.damaged else {node.key: kept.seen}
-        replaces = kept.damaged or (self._exists(entry.key) if pointer is not None else kept.seen is not None)
+        replaces = kept.damaged or (self._exists(entry.key) if points else kept.seen is not None)
         if replaces:  # unless a fork may need what is there
             parted, marked = parting(self.store, node.home, entry.key, node.key, kept.blobs)
             put.update(parted)
@@ -289,7 +291,7 @@ class Shelf:
             raw_bytes=entry.raw_bytes,
             stored_bytes=entry.stored_bytes,
             entry=entry.key,
-            replaces=replaces or pointer is not None or self._is_older(node.key),
+            replaces=replaces or points or self._is_older(node.key),
         )
         self._touched.update(put, removed)
         if not self.store.commit(
@@ -312,18 +314,14 @@ class Shelf:
         facts = {"parts": parts, "packages": kept.packages()}
         return seal([json.dumps(facts).encode()], f"code/{node.code}", self.secret)
 
-    def _pointer_of(self, node: Node, data: Bytes | None) -> Decoded | None:
-        """The node's own entry, if it only says where its checkpoints are."""
-        if data is None:
-            return None
+    def _about(self, node: Node, data: Bytes | None) -> Mapping[str, Any]:
+        """What the node's own entry says of its checkpoints, as it was before this one."""
         try:
-            entry = Decoded(data, key=node.key, secret=self.secret)
+            return {} if data is None else Decoded(data, key=node.key, secret=self.secret).meta
         except IntegrityError:
-            return None  # it is about to be replaced
-        return None if entry.value_only or "readings" not in entry.meta else entry
+            return {}  # it is about to be replaced
 
-    def _pointer(self, node: Node, kept: Kept, before: Decoded | None) -> Frames:
-        known: dict[str, Any] = {} if before is None else before.meta
+    def _pointer(self, node: Node, kept: Kept, known: Mapping[str, Any]) -> Frames:
         readings: list[list[str]] = known.get("readings", [])
         if sorted(kept.reads) not in readings:
             readings = [*readings, sorted(kept.reads)]

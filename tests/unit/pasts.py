@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from oncemore import Run, checkpoint_scope, checkpointed, current_run
+from oncemore.codec import Decoded
+from oncemore.secret import secret
 from oncemore.stores import Bytes, Frames, Hold, Store, open_store
 
 both = ("memory", "disk")
@@ -106,6 +108,13 @@ class Counting:
 def keys(store: Any, prefix: str = "") -> list[str]:
     """The keys in a store."""
     return [key for key, _ in open_store(store).scan(prefix, most=0)]
+
+
+def values(store: Any) -> list[str]:
+    """The keys of the nodes that still have something of a result: no tombstones, and no snapshots of the state."""
+    entries = {key: data for key, data in open_store(store).scan("node/") if key.split("/")[2] not in ("=", "^")}
+    decoded = {key: Decoded(data or b"", key=key, secret=secret()) for key, data in entries.items()}
+    return [key for key, entry in decoded.items() if not entry.is_tombstone]
 
 
 def content(store: Any) -> dict[str, bytes]:
