@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from .codec import encode
 from .events import CheckpointsPruned, RunImported, SnapshotSaved, StepCompleted, StepForgotten
-from .facts import dataclass, field
 from .records import Generation, home_of, read_log
 from .secret import secret
 from .stores import Frames, Store
 
 
-@dataclass
-class Older:
+class Older(NamedTuple):
     """An earlier stretch of the run's history: where its entries stand, and which of them still count (None: all).
 
     `replaced` are those that would count, had not a later one taken their place.
     """
 
     home: str
-    entries: set[str] | None = None
-    replaced: set[str] = field(default_factory=set[str])
+    entries: set[str] | None
+    replaced: set[str]
 
     def counts(self, entry: str) -> bool:
         return self.entries is None or entry in self.entries
@@ -29,7 +28,7 @@ class Older:
 
 def earlier(store: Store, generations: Sequence[Generation]) -> list[Older]:
     """All stretches, oldest first. Reads each log once, and only for stretches that were cut."""
-    found = {g.home: Older(g.home, None if g.cut is None else set()) for g in generations}
+    found = {g.home: Older(g.home, None if g.cut is None else set(), set()) for g in generations}
     for log in dict.fromkeys(g.log for g in generations if g.cut is not None):
         mine = {g.home: g for g in generations if g.log == log}
         for event in read_log(store, log):

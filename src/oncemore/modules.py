@@ -12,6 +12,7 @@ import threading
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -135,8 +136,6 @@ def is_importable_project(name: str) -> bool:
     if name in sys.modules:
         return is_project_module(name)
     try:
-        with loading:
-            from importlib.util import find_spec
         spec = find_spec(name)
     except Exception:  # a package around it fails: whoever imports it will meet that
         return False

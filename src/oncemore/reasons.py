@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from .errors import IntegrityError, UsageError
 from .events import Event, StepCompleted, StepFailed, StepNotKept
-from .facts import dataclass, field
 from .fingerprint import Part
 from .fingerprint.shown import rows_differing
-from .modules import loading
 from .nodes import NEW, Node
 from .shelf import Shelf
 from .stores import Store
@@ -19,7 +19,7 @@ from .surroundings.state import State, label
 _MOST = 3  # pieces of one argument that are named
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Change:
     """One part that differs from an earlier checkpoint: `said` in a line, with short texts for what it was and is."""
 
@@ -32,8 +32,6 @@ class Change:
 
     def diff(self) -> str:
         """The change of the source, as a unified diff; empty if it is no code, or its source is not known."""
-        with loading:
-            import difflib
         then, now = (source.splitlines() for source in self._sources)
         return "\n".join(difflib.unified_diff(then, now, "before", self.where or "now", lineterm=""))
 
@@ -74,8 +72,7 @@ class Explanation:
         return {**vars(self), "changes": [change.as_dict() for change in self.changes]}
 
 
-@dataclass
-class Facts:
+class Facts(NamedTuple):
     """What a node depends on, part by part; `packages` are noted only. What it reads of the state shows when it has run."""
 
     arguments: Mapping[str, Part]
@@ -118,8 +115,6 @@ def why(store: Store, run_id: str, facts: Sequence[Event], which: str) -> Explan
     ran = [event for event in facts if isinstance(event, (StepCompleted, StepFailed, StepNotKept))]
     last = next((event for event in reversed(ran) if which in (event.node, event.step)), None)
     if last is None:
-        with loading:
-            import difflib
         names = sorted({name for event in ran for name in (event.step, event.node)})
         near = difflib.get_close_matches(which, names, 3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join({e.step: 0 for e in ran})}"
@@ -158,13 +153,12 @@ def compared(before: Facts, now: Facts) -> Iterator[Change]:
     found += [change for change in _differing(before.reads, now.reads, _value) if change.part in read]
     yield from found
     if not found and before.code != now.code:
-        yield Change("code", "code changed")
+        yield Change(part="code", said="code changed")
     for name in sorted(before.packages.keys() & now.packages.keys()) if found else ():
         if before.packages[name] != now.packages[name]:
             then, today = before.packages[name], now.packages[name]
-            yield Change(
-                f"package {name}", f"{name} {then} -> {today} (recorded, not compared)", before=then, after=today
-            )
+            said = f"{name} {then} -> {today} (recorded, not compared)"
+            yield Change(part=f"package {name}", said=said, before=then, after=today)
 
 
 def _digest(parts: Mapping[str, Part], name: str) -> str | None:
@@ -178,12 +172,18 @@ def _differing(
         then, today = before.get(name), now.get(name)
         if then is None and today is not None:
             if before:  # else nothing is known of what it was
-                yield Change(name, f"{name} is new{_at(today)}", today.where, after=today.shown)
+                yield Change(part=name, said=f"{name} is new{_at(today)}", where=today.where, after=today.shown)
         elif today is None and then is not None:
-            yield Change(name, f"{name} is gone", before=then.shown)
+            yield Change(part=name, said=f"{name} is gone", before=then.shown)
         elif then is not None and today is not None and then.digest != today.digest:
-            said, sources = say(name, then, today), (then.source, today.source)
-            yield Change(name, said, today.where, then.shown, today.shown, sources)
+            yield Change(
+                part=name,
+                said=say(name, then, today),
+                where=today.where,
+                before=then.shown,
+                after=today.shown,
+                _sources=(then.source, today.source),
+            )
 
 
 def _at(part: Part) -> str:
@@ -230,4 +230,4 @@ def _state_changes(meta: Mapping[str, Any], state: State) -> Iterator[Change]:
         if now.digest != was:
             called = label(name)
             then = Part.kept(was, meta.get("shown", {}).get(called, ""))
-            yield Change(called, _value(called, then, now), before=then.shown, after=now.shown)
+            yield Change(part=called, said=_value(called, then, now), before=then.shown, after=now.shown)

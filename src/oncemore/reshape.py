@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from . import records
@@ -10,7 +11,6 @@ from .blobs import release, sweep, used
 from .checkpoints import Checkpoint, fold, recount
 from .errors import UsageError
 from .events import Event, Forked, RollbackUndone, RolledBack, RunRenamed
-from .facts import replace
 from .records import Record, checked, needed, parse, read, record_key, sealed, signed
 from .secret import secret
 from .stores import Bytes, Store
