@@ -66,13 +66,14 @@ class Event:
         """Read a stored event. Fields that this version does not know are left out; unknown kinds are plain events."""
         facts: dict[str, Any] = json.loads(data)
         kind = Event.kinds.get(facts.pop("event"), Event)
-        known = _names(kind)
+        known = _names(kind.__name__)
         return kind(**{name: value for name, value in facts.items() if name in known}, seq=seq)
 
 
 @cache
-def _names(kind: Any) -> frozenset[str]:
-    return frozenset(each.name for each in fields(kind))
+def _names(kind: str) -> frozenset[str]:
+    """The names of the fields of that kind of event."""
+    return frozenset(each.name for each in fields(Event.kinds.get(kind, Event)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,7 +99,7 @@ def _spread(
 async def _gather(
     step: Callable[[Any], Any], items: Sequence[Any], concurrency: int, on_error: OnError, progress: Progress
 ) -> Results:
-    import asyncio
+    import asyncio  # loaded already: somebody awaits this
 
     free = asyncio.Semaphore(concurrency)
     advance: Callable[[], None]

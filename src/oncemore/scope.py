@@ -105,7 +105,7 @@ class checkpoint_scope:
         _leave(self._exit(), error)
 
     async def __aenter__(self) -> Run:
-        import asyncio
+        import asyncio  # loaded already: somebody awaits this
 
         return self._enter(await asyncio.to_thread(self._open))
 
