@@ -19,20 +19,19 @@ from .errors import (
 )
 from .file import File
 from .fingerprint import Fingerprint, register_identity
-from .modules import loading as _loading
+from .loops import Failure, Results
 from .nodes import idempotency_key
+from .reasons import Change, Explanation
 from .runs import Run
 from .scope import checkpoint_scope
 from .steps import Step, checkpointed, memoized
 from .stores import Store, open_store
+from .summary import Summary
 from .surroundings import Surrounding, register_surrounding
 
 if TYPE_CHECKING:
     from .checkpoints import Checkpoint, Checkpoints
     from .history import History, RunRecord, fork
-    from .loops import Failure, Results
-    from .reasons import Change, Explanation
-    from .summary import Summary
 
 __all__ = [
     "Change",
@@ -76,19 +75,17 @@ __all__ = [
 if not TYPE_CHECKING:  # else every name would be one of ours
     # A script that only runs does not read the past: what does is loaded when it is asked for.
     _LATER = {
-        **dict.fromkeys(("Checkpoint", "Checkpoints"), "checkpoints"),
-        **dict.fromkeys(("History", "RunRecord", "fork"), "history"),
-        **dict.fromkeys(("Failure", "Results"), "loops"),
-        **dict.fromkeys(("Change", "Explanation"), "reasons"),
-        "Summary": "summary",
+        "Checkpoint": "checkpoints",
+        "Checkpoints": "checkpoints",
+        "History": "history",
+        "RunRecord": "history",
+        "fork": "history",
     }
 
     def __getattr__(name):
         if name not in _LATER:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        with _loading:
-            module = _import_module(f".{_LATER[name]}", __name__)
-        return getattr(module, name)
+        return getattr(_import_module(f".{_LATER[name]}", __name__), name)
 
     def __dir__():
         return sorted({*globals(), *__all__})

@@ -21,7 +21,6 @@ from blake3 import blake3
 
 from .codec import Decoded, encode
 from .errors import CodecError, IntegrityError, StoreError
-from .facts import dataclass
 from .secret import secret
 from .stores import Bytes, Frames, Store
 
@@ -332,8 +331,7 @@ def sweep(store: Store) -> None:
 # -- the store of the checkpoint that is being made or read
 
 
-@dataclass
-class Keeping:
+class Keeping(NamedTuple):
     store: Store
     note: Callable[[list[str]], object]  # is told the keys of all chunks that the checkpoint refers to
     node: str  # whose checkpoint it is

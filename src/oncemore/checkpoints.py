@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, Union, overload
 
@@ -11,7 +12,6 @@ from .blobs import keeping
 from .codec import Decoded, loads
 from .errors import CodecError, NotRecorded, StoreError, UsageError, warn
 from .events import Event
-from .facts import dataclass, field, replace
 from .records import Generation, Record, read_log
 from .secret import secret
 from .stores import Store
@@ -19,7 +19,7 @@ from .stores import Store
 When = Union[float, datetime]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """What is kept of a completed node, or of the run under a name.
 

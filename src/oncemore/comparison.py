@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .checkpoints import Checkpoint
 from .codec import Decoded
 from .errors import CodecError, NotRecorded, StoreError
-from .facts import dataclass
 from .fingerprint import Part
 from .outcomes import difference, outcome
 from .past import Past
@@ -18,7 +18,7 @@ from .shelf import Shelf
 _WINDOW = 64  # nodes among which the nearest is looked for: a run of thousands is mostly in the same order as the other
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pair:
     """A node of one run and the node of the other that stands in its place, or nothing does (None)."""
 
@@ -33,7 +33,7 @@ class Pair:
         return {**vars(self), "changes": [change.as_dict() for change in self.changes]}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """What two runs have in common, and what not: `same` nodes with the same outcome; nodes that differ."""
 
@@ -57,7 +57,7 @@ def compare(a: Past, b: Past) -> Comparison:
     left, right = _apart(shelf, ours, theirs), _apart(shelf, theirs, ours)
     for step in dict.fromkeys((*left, *right)):
         found += _paired(left.get(step, []), right.get(step, []))
-    return Comparison(a.id, b.id, same, found)
+    return Comparison(a=a.id, b=b.id, same=same, differing=found)
 
 
 def _results(shelf: Shelf, a: Checkpoint, b: Checkpoint) -> Pair | None:
@@ -71,7 +71,7 @@ def _results(shelf: Shelf, a: Checkpoint, b: Checkpoint) -> Pair | None:
         said = difference(outcome(shelf, one), outcome(shelf, other))
     except (CodecError, NotRecorded, StoreError) as error:
         said = f"cannot be compared: {error}"
-    return Pair(str(a.step), a.node, b.node, result=said) if said else None
+    return Pair(step=str(a.step), a=a.node, b=b.node, result=said) if said else None
 
 
 def _entry(shelf: Shelf, checkpoint: Checkpoint) -> Decoded:
@@ -117,11 +117,12 @@ def _paired(left: Sequence[_Node], right: Sequence[_Node]) -> Iterator[Pair]:
     for node, partner in partners:
         near = _nearest(node, free[:_WINDOW]) if partner is None else partner
         if near is None:
-            yield Pair(node.step, node.id, None)
+            yield Pair(step=node.step, a=node.id, b=None)
         else:
             free = [other for other in free if other is not near] if partner is None else free
-            yield Pair(node.step, node.id, near.id, tuple(compared(node.facts, near.facts)))
-    yield from (Pair(node.step, None, node.id) for node in free)
+            changes = tuple(compared(node.facts, near.facts))
+            yield Pair(step=node.step, a=node.id, b=near.id, changes=changes)
+    yield from (Pair(step=node.step, a=None, b=node.id) for node in free)
 
 
 def _nearest(node: _Node, candidates: Sequence[_Node]) -> _Node | None:

@@ -18,6 +18,7 @@ What a user's own function raises is never wrapped: it passes through untouched.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
@@ -107,17 +108,12 @@ class CheckpointWarning(UserWarning):
     """Something was not kept, or not reused; the message says what and why."""
 
 
-def logger() -> Any:
-    """Where to tell something in passing, None if nobody listens: who has not loaded `logging` does not."""
-    get = getattr(sys.modules.get("logging"), "getLogger", None)  # another thread may be loading it
-    found = None if get is None else get("oncemore")
-    return found if found is not None and found.isEnabledFor(20) else None  # INFO
+logger = logging.getLogger("oncemore")
 
 
 def log(message: str, *given: object) -> None:
     """Tell something in passing."""
-    if (listener := logger()) is not None:
-        listener.info(message, *given)
+    logger.info(message, *given)
 
 
 def warn(message: str) -> None:

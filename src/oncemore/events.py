@@ -7,24 +7,21 @@ import os
 import threading
 import time
 from contextvars import ContextVar
+from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, ClassVar
 
-from .facts import dataclass, field, names
 from .modules import loaded
 
 helped: ContextVar[str] = ContextVar("oncemore_helped", default="")  # the lane that a helping thread works for
 
 
-_encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)  # `json.dumps` would make one each time
-_make = getattr(json.encoder, "c_make_encoder", None)  # and that would make one of these each time
-_in_c = _make and _make(
-    None, _encoder.default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True
-)
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def to_json(facts: dict[str, Any]) -> bytes:
     """Facts and metadata as they are stored."""
-    return ("".join(_in_c(facts, 0)) if _in_c else _encoder.encode(facts)).encode()
+    return _encode(facts).encode()
 
 
 def lane() -> str:
@@ -33,8 +30,10 @@ def lane() -> str:
         return helped.get()
     name = threading.current_thread().name
     asyncio = loaded("asyncio")  # a program that has not loaded it has no tasks
-    loop = asyncio._get_running_loop() if asyncio else None  # unlike the one without `_`, it does not raise
-    task = asyncio.current_task(loop) if loop else None
+    try:
+        task = asyncio.current_task() if asyncio else None
+    except RuntimeError:  # no event loop runs in this thread
+        task = None
     if task is not None:
         name = task.get_name()
     return str(os.getpid()) if name == "MainThread" else f"{os.getpid()}/{name}"
@@ -67,8 +66,14 @@ class Event:
         """Read a stored event. Fields that this version does not know are left out; unknown kinds are plain events."""
         facts: dict[str, Any] = json.loads(data)
         kind = Event.kinds.get(facts.pop("event"), Event)
-        known = names(kind)
+        known = _names(kind.__name__)
         return kind(**{name: value for name, value in facts.items() if name in known}, seq=seq)
+
+
+@cache
+def _names(kind: str) -> frozenset[str]:
+    """The names of the fields of that kind of event."""
+    return frozenset(each.name for each in fields(Event.kinds.get(kind, Event)))
 
 
 @dataclass(frozen=True, kw_only=True)

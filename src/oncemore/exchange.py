@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from . import records
@@ -13,7 +14,6 @@ from .checkpoints import Checkpoint, fold
 from .codec import encode, tombstone
 from .errors import CodecError, IntegrityError, NotRecorded, StoreError, UsageError
 from .events import Event, RunImported
-from .facts import asdict
 from .nodes import LEFT_OUT
 from .records import Generation, Record, checked, record_key, sealed, signed
 from .secret import secret

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, BinaryIO, Union, cast
+import tempfile
+from pathlib import Path
+from typing import Any, BinaryIO, Union, cast
 
 from .blobs import Blobs, Kept, active, content_digest, keep_now, put_back, remove, source
 from .errors import StoreError, warn
-from .modules import loading
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -37,8 +35,6 @@ class File:
 
     @property
     def path(self) -> Path:
-        with loading:
-            from pathlib import Path
         return Path(self._path)
 
     def __fspath__(self) -> str:
@@ -57,8 +53,6 @@ class File:
         """The content, open for reading."""
         if self._source is None:
             return open(self._path, "rb")
-        with loading:
-            import tempfile
         blobs, kept = self._source
         file = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115
         file.writelines(blobs.read(kept))

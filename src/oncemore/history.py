@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import islice
 from typing import Any, Union
@@ -12,7 +13,6 @@ from . import archive, events, exchange, intents, records, reshape, verification
 from .checkpoints import When, aware
 from .comparison import Comparison, compare
 from .errors import UsageError
-from .facts import dataclass
 from .intents import Unknown
 from .looking import over
 from .opening import default_store
@@ -27,7 +27,7 @@ from .verification import Progress, Verified
 StoreLike = Union[str, "os.PathLike[str]", Store]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """A run in a list of runs."""
 

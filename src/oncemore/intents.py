@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 from .codec import Decoded
 from .errors import UnknownOutcome, UsageError
-from .facts import dataclass
 from .nodes import Node
 from .shelf import Shelf
 
@@ -51,7 +51,7 @@ def resolve(shelves: Sequence[Shelf], which: str, happened: bool, result: Any) -
     raise UsageError(f"this run has no unknown outcome called {which!r}; UnknownOutcome names them by node and key")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Unknown:
     """A step with effect="once" that was begun and never completed."""
 
@@ -63,7 +63,11 @@ class Unknown:
 def unknown(shelf: Shelf) -> list[Unknown]:
     """Those that nobody has answered for."""
     return [
-        Unknown(found.meta["node"], key.rpartition("/")[2], datetime.fromtimestamp(found.meta["time"], timezone.utc))
+        Unknown(
+            node=found.meta["node"],
+            key=key.rpartition("/")[2],
+            begun=datetime.fromtimestamp(found.meta["time"], timezone.utc),
+        )
         for key, found in shelf.intents()
         if not found.meta.get("settled")
     ]

@@ -10,16 +10,13 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from . import current
-from .modules import loading
 from .nodes import Node
 from .runs import Run
 from .stores import Store
-
-if TYPE_CHECKING:
-    from .stores.overlay import Overlay
+from .stores.overlay import Overlay
 
 LOOK = "ONCEMORE_LOOK"  # names the notes, in the environment of processes that a script starts while it is looked at
 
@@ -40,7 +37,7 @@ class Look:
 
     def __init__(self, notes: str, kind: Callable[..., Looking], pid: int) -> None:
         self.notes, self.pid, self.runs = notes, pid, list[Looking]()
-        self._kind, self._overlays = kind, dict[str, "Overlay"]()
+        self._kind, self._overlays = kind, dict[str, Overlay]()
 
     def new_run(self, run_id: str, store: Store, **options: Any) -> Looking:
         make = self._kind if self.pid == os.getpid() else Looking
@@ -50,8 +47,6 @@ class Look:
 
     def over(self, store: Store) -> Overlay:
         """One overlay for each store: what a scope leaves there, the next finds."""
-        with loading:
-            from .stores.overlay import Overlay
         if isinstance(store, Overlay):
             return store
         return self._overlays.setdefault(store.url, Overlay(store))

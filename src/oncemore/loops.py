@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Union
 
 from .durations import Duration, seconds
 from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
 from .events import SnapshotSaved
-from .facts import dataclass
 from .fingerprint.values import digest
-from .functions import kind_of
-from .modules import loading
 from .surroundings.objects import Roots
 from .surroundings.rng import Generators, states
 
@@ -25,7 +25,7 @@ OnError = Literal["raise", "collect"]
 Progress = AbstractContextManager[Callable[[], None]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Failure:
     """What stands in the place of a result that could not be computed; it is tried again in the next run."""
 
@@ -52,7 +52,7 @@ def map_items(
         raise UsageError(f"on_error is 'raise' or 'collect', not {on_error!r}")
     todo = list(items)
     progress = _progress(run, step, name, len(todo))
-    if kind_of(step) == "coroutine":
+    if inspect.iscoroutinefunction(step):
         return _gather(step, todo, concurrency, on_error, progress)
     return _spread(step, todo, concurrency, on_error, progress)
 
@@ -70,8 +70,6 @@ def _progress(run: Run, step: Callable[[Any], Any], name: str | None, total: int
 def _spread(
     step: Callable[[Any], Any], items: Sequence[Any], concurrency: int, on_error: OnError, progress: Progress
 ) -> Results:
-    with loading:
-        from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
     advance: Callable[[], None]
 
     def one(index: int, item: Any) -> Any:
@@ -80,7 +78,7 @@ def _spread(
         except Exception as error:
             if on_error == "raise":
                 raise
-            return Failure(index, item, error)
+            return Failure(index=index, item=item, error=error)
         finally:
             advance()
 
@@ -101,7 +99,7 @@ def _spread(
 async def _gather(
     step: Callable[[Any], Any], items: Sequence[Any], concurrency: int, on_error: OnError, progress: Progress
 ) -> Results:
-    import asyncio
+    import asyncio  # loaded already: somebody awaits this
 
     free = asyncio.Semaphore(concurrency)
     advance: Callable[[], None]
@@ -113,7 +111,7 @@ async def _gather(
             except Exception as error:
                 if on_error == "raise":
                     raise
-                return Failure(index, item, error)
+                return Failure(index=index, item=item, error=error)
             finally:
                 advance()
 

@@ -12,12 +12,11 @@ import threading
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-# Held while something is loaded in the midst of a program, not with oncemore: a child that is forked while another thread
-# imports would wait for that thread forever. So a fork waits until it is done. If that was one of the few modules that register
-# themselves for forks (`logging`, thread pools), the fork does only the second half of what they want: Python says so on stderr.
+# For files that still import in the midst of a program: a fork waits until they are done. Goes with the last of them.
 loading = threading.RLock()
 os.register_at_fork(before=loading.acquire, after_in_parent=loading.release, after_in_child=loading.release)
 
@@ -135,8 +134,6 @@ def is_importable_project(name: str) -> bool:
     if name in sys.modules:
         return is_project_module(name)
     try:
-        with loading:
-            from importlib.util import find_spec
         spec = find_spec(name)
     except Exception:  # a package around it fails: whoever imports it will meet that
         return False

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import records
 from .errors import IntegrityError, StoreError, warn
 from .events import Event, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted
-from .facts import dataclass
 from .fingerprint.shown import is_secret, masked
 from .records import Record, record_key, sealed, signed
 from .secret import secret
@@ -29,8 +28,7 @@ def disabled() -> bool:
     return os.environ.get("ONCEMORE_DISABLE", "") not in ("", "0")
 
 
-@dataclass
-class Opened:
+class Opened(NamedTuple):
     """A run's record as it was found or made, and the mark that shows in it that this scope has the run open."""
 
     record: Record

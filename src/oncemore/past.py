@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from . import records
 from .events import Event
-from .modules import loading
+from .reasons import Explanation, why
 from .records import Record, read_facts, read_log
 from .stores import Store
+from .summary import Summary, summarize
 
 if TYPE_CHECKING:
     from .checkpoints import Checkpoints
-    from .reasons import Explanation
-    from .summary import Summary
 
 
 class Past:
@@ -63,21 +62,17 @@ class Past:
     @property
     def checkpoints(self) -> Checkpoints:
         """The checkpoints that count, oldest first, as they are now."""
-        with loading:
-            from .checkpoints import fold
+        from .checkpoints import fold
+
         return fold(self.store, self.id, self._record())
 
     def summary(self) -> Summary:
         """What happened in all scopes of the run so far."""
-        with loading:
-            from .summary import summarize
         record = self._record()
         return summarize(self.id, records.status(self.store, record), record.attempts, self.events(), self._unwritten())
 
     def why(self, node: str) -> Explanation:
         """Why a node (or, of a step, its last node) ran when it last did: what had changed since an earlier checkpoint of it."""
-        with loading:
-            from .reasons import why
         logs = dict.fromkeys(g.log for g in self._record().generations)
         return why(self.store, self.id, [event for log in logs for event in read_log(self.store, log)], node)
 
@@ -98,6 +93,6 @@ def count(store: Store, run_id: str, record: Record) -> None:
         recounted = recounted or replaces or facts["event"] == "StepForgotten"
         record.counted = number
     if recounted:
-        with loading:
-            from .checkpoints import recount
+        from .checkpoints import recount
+
         recount(store, run_id, record)

@@ -11,18 +11,18 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
 
 from .codec import seal, unseal
 from .errors import IntegrityError, UsageError, warn
 from .events import Event
-from .facts import asdict, dataclass, field, names, replace
-from .quoting import quote, unquote
 from .secret import secret
 from .stores import Bytes, Frames, Hold, Store
 
 
-@dataclass
+@dataclass(frozen=True)
 class Generation:
     """A stretch of a run's history. Entries under `home` count if the event in `log` that tells of them is not after `cut`."""
 
@@ -97,6 +97,9 @@ class Record:
         self.entries = 0
 
 
+_FIELDS = [each.name for each in fields(Record)]
+
+
 class Reference(NamedTuple):
     """What another process needs to take part in a run."""
 
@@ -135,7 +138,7 @@ def sealed_as(key: str) -> str | None:
 def parse(key: str, data: Bytes) -> Record:
     """The record in an entry; IntegrityError if the entry cannot be trusted."""
     facts: dict[str, Any] = json.loads(bytes(unseal(data, key, secret())))
-    known = {name: facts[name] for name in names(Record) if name in facts}
+    known = {name: facts[name] for name in _FIELDS if name in facts}
     known["generations"] = [Generation(**each) for each in known["generations"]]
     known["undo"] = [[Generation(**each) for each in past] for past in known["undo"]]
     known["parent"] = tuple(known["parent"]) if known["parent"] else None

@@ -7,6 +7,7 @@ What it does outside of steps, it does. What it prints goes to standard error.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from blake3 import blake3
@@ -14,7 +15,6 @@ from blake3 import blake3
 from . import records
 from .errors import UsageError
 from .events import Event, StepAdopted, StepCompleted
-from .facts import dataclass, field
 from .looking import Looking
 from .nodes import Kept, Node
 from .outcomes import difference, outcome
@@ -29,7 +29,7 @@ from .surroundings.state import ABSENT
 Progress = Callable[[str, str], object]  # a node that was compared, and how it differs if it does
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a script would do: the steps that would be reused (name, times, seconds saved), and the first that would run.
 
@@ -46,7 +46,7 @@ class Plan:
     trouble: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Audit:
     """What comparing brought: nodes that were equal, nodes that differ and how; `stopped` says why it went no further."""
 
@@ -70,10 +70,17 @@ def plan(script: str, arguments: Sequence[str] = ()) -> Plan:
     reused = [(step, *told) for step, told in counts.items()]
     stop, opened = rehearsal.stop, [run for run in rehearsal.runs if run.id]
     if stop is None:
-        return Plan(opened[-1].id if opened else None, reused, trouble=rehearsal.end)
+        return Plan(run=opened[-1].id if opened else None, reused=reused, trouble=rehearsal.end)
     events = [event for run in opened[::-1] if run.id == stop.run for event in run.events()]
     took = [event.seconds for event in events if isinstance(event, StepCompleted) and event.step == stop.step]
-    return Plan(stop.run or None, reused, stop.step, stop.node, stop.why, took[-1] if took else None)
+    return Plan(
+        run=stop.run or None,
+        reused=reused,
+        step=stop.step,
+        node=stop.node,
+        why=stop.why,
+        took=took[-1] if took else None,
+    )
 
 
 def audit(
@@ -94,7 +101,7 @@ def audit(
     rehearsal = Rehearsal(kind)
     rehearsal.perform(script, arguments)
     rehearsal.check(run_id, script)
-    return Audit(found.equal, found.differing, rehearsal.end)
+    return Audit(equal=found.equal, differing=found.differing, stopped=rehearsal.end)
 
 
 def adopt(
@@ -128,7 +135,7 @@ def adopt(
     pairs = [[step, *pair] for pair, equal in sorted(codes.items()) if equal]
     if not pairs or (rehearsal.end and len(found.equal) < verify):
         none = f"no {'single earlier code does the same' if codes else f'call of {step} is kept under another code'}"
-        return Audit(found.equal, stopped=rehearsal.end or none)
+        return Audit(equal=found.equal, stopped=rehearsal.end or none)
 
     def change(record: Record) -> list[Event]:
         record.adopted = [*(each for each in record.adopted if each not in pairs), *pairs]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from bisect import insort
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from .checkpoints import Checkpoint, aware, told
 from .events import CheckpointSaved, StepCompleted, StepForgotten
-from .facts import replace
 from .fingerprint.values import digest
 from .records import read_log
 
 if TYPE_CHECKING:
+    from .checkpoints import Checkpoint
     from .past import Past
     from .runs import Run
 
@@ -64,6 +64,8 @@ class Passed:
 
     def _saved(self, fact: CheckpointSaved, run: Past) -> Checkpoint:
         """The checkpoint that was just made, with its number. Reads only what is new in the log, after the first time."""
+        from .checkpoints import aware, told
+
         log = run.log
         if self._count < 0:
             sought = fact.name, aware(fact.time), log

@@ -9,17 +9,17 @@ again later gets a second line when the scope ends, with all that it did.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from . import events
 from .errors import is_terminal, warn
-from .facts import dataclass, field
-from .modules import loading
 from .nodes import NEW
-from .quoting import unquote
 from .screen import Lines, Live, Piece, lines_on
 
 if TYPE_CHECKING:
@@ -278,8 +278,6 @@ class Report:
         elif isinstance(end, events.RunInterrupted):
             said.append("run again to go on")
         if self._explain:
-            with loading:
-                import shlex
             where = [] if self._default else ["--store", run.store.url]
             said.append(f"`{shlex.join(['oncemore', 'why', run.id, self._explain, *where])}`")
         return said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from . import records
@@ -11,7 +12,6 @@ from .checkpoints import Checkpoint, fold, recount
 from .earlier import list_cut
 from .errors import UsageError
 from .events import Event, Forked, RollbackUndone, RolledBack, RunRenamed
-from .facts import replace
 from .records import Record, checked, needed, parse, read, record_key, sealed, signed
 from .secret import secret
 from .stores import Frames, Store

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,7 +19,6 @@ from .codec import Decoded, tombstone
 from .durations import Duration, seconds
 from .errors import IntegrityError, UsageError
 from .events import CheckpointsPruned, Event
-from .facts import dataclass
 from .nodes import PRUNED
 from .past import count
 from .records import Record
@@ -128,7 +128,7 @@ def give_back(store: Store) -> None:
         store.shrink()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pruned:
     """What a policy removed, or would."""
 
@@ -158,7 +158,12 @@ def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool, o
         clean(store)
         if gone:
             give_back(store)
-    return Pruned(tuple(c.id for c in gone), sum(c.stored_bytes for c in gone), dry_run, tuple(skipped))
+    return Pruned(
+        checkpoints=tuple(c.id for c in gone),
+        bytes=sum(c.stored_bytes for c in gone),
+        dry_run=dry_run,
+        skipped=tuple(skipped),
+    )
 
 
 def _remove(

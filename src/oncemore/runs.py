@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from . import current, events, records
+from . import current, events, intents, records
 from .codec import Encoded
 from .errors import CodecError, FingerprintError, HoldLost, StoreError, UsageError, log, logger, warn
 from .events import Event
 from .fingerprint.values import digest
-from .modules import loading
+from .loops import Every, OnError, Results, loop, map_items
 from .nodes import Kept, Node
 from .opening import Opened, disabled, ending, open_run
 from .past import Past, count
 from .reasons import Reason
 from .records import Record, Reference
+from .repeats import Ordinals, Passed
 from .scribe import Begun, Scribe
 from .shelf import Shelf
 from .stores import Store
+from .surroundings.rng import Generators, states
 from .surroundings.state import State
 
 if TYPE_CHECKING:
     from .checkpoints import Checkpoint
-    from .loops import Every, OnError, Results
-    from .repeats import Ordinals, Passed
     from .report import Report
     from .retention import Policy
 
@@ -152,8 +154,8 @@ class Run(Past):
             self._last_snapshot = ("", "")  # it may go
             if self._passed is not None:
                 self._passed.recount()
-            with loading:
-                from .retention import prune
+            from .retention import prune
+
             try:
                 prune(self.store, self._retention, [self.id], dry_run=False, own=self.id)
             except StoreError as error:
@@ -167,9 +169,7 @@ class Run(Past):
                 try:
                     callback(fact)
                 except Exception:
-                    with loading:
-                        import logging
-                    logging.getLogger("oncemore").exception("run %s: a listener for %s failed", self.id, kind.__name__)
+                    logger.exception("run %s: a listener for %s failed", self.id, kind.__name__)
         return fact
 
     def on(self, kind: type[E], callback: Callable[[E], object]) -> None:
@@ -217,8 +217,6 @@ class Run(Past):
         Await it if the step is a coroutine function. With `on_error="collect"` a call that fails leaves a `Failure` in its
         place and the others go on; the next run tries it again. `name` is what people see.
         """
-        with loading:
-            from .loops import map_items
         return map_items(self, step, items, concurrency, on_error, name)
 
     def loop(self, name: str, items: Iterable[T], *, every: Every = 1) -> Iterator[T]:
@@ -227,14 +225,10 @@ class Run(Past):
         After every so many items, or every so often ("5min"), `state` and the random generators are kept; a resumed loop
         has them back as they were then.
         """
-        with loading:
-            from .loops import loop
         return loop(self, name, items, every)
 
     def resolve(self, which: str, *, happened: bool, result: Any = None) -> None:
         """Say how a step with effect="once" ended that was cut off: by the node or the key that `UnknownOutcome` names."""
-        with loading:
-            from . import intents
         intents.resolve((self.shelf, self.shared), which, happened, result)
 
     def checkpoint(
@@ -249,8 +243,6 @@ class Run(Past):
 
         A resumed run that comes by again with the same state finds the checkpoint that is there.
         """
-        with loading:
-            from .repeats import Passed
         self._passed = self._passed or Passed()
         return self._passed.come_by(self, name, metadata or {}, next_node, pinned)
 
@@ -260,9 +252,8 @@ class Run(Past):
         Returns it, `next_node` included, for programs that jump instead of replaying. A damaged snapshot gives way to the
         one before, with a warning.
         """
-        with loading:
-            from .checkpoints import usable
-            from .surroundings.rng import Generators
+        from .checkpoints import usable
+
         checkpoint, kept = usable(self.checkpoints, which)
         record = self._opened.record
         overrides = {} if checkpoint.log == record.log else record.state
@@ -275,8 +266,8 @@ class Run(Past):
 
         Nothing is removed: the log tells of it and `History.undo_rollback` takes it back.
         """
-        with loading:
-            from .reshape import rollback
+        from .reshape import rollback
+
         self.use(rollback(self.store, self.id, to=to, before=before, own=self._opened.mark))
         self._last_snapshot, self._passed, self.loops = ("", ""), None, {}
 
@@ -293,8 +284,6 @@ class Run(Past):
 
     def ordinals(self, step: str, arguments: str) -> Ordinals:
         """Which of the identical calls of a step are under way or done in this scope."""
-        with loading:
-            from .repeats import Ordinals
         return self.calls.setdefault(f"{step}/{arguments}", Ordinals())
 
     def wants_fresh(self, node: Node, *, once: bool) -> bool:
@@ -316,14 +305,12 @@ class Run(Past):
 
     def begin(self, node: Node) -> Begun:
         begun = self.scribe.begin(node)
-        if self._listeners or logger() is not None:
+        if self._listeners or logger.isEnabledFor(logging.INFO):
             self.told(begun.event())
         return begun
 
     def snapshot(self) -> tuple[str, Encoded | None]:
         """The key of the state and generators as they are now, and the entry if it is not kept yet. Empty if there is none."""
-        with loading:
-            from .surroundings.rng import states
         value = {"state": self.state.values_by_key(), "generators": states()}
         content = digest(value).hex()
         if content == self._last_snapshot[0]:
@@ -386,8 +373,6 @@ class Run(Past):
     def record_failure(self, node: Node, error: Exception, *, reason: Reason, seconds: float) -> None:
         """Keep what went wrong; the step runs again next time."""
         self.failed[node.step] += 1
-        with loading:
-            import traceback
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         said = f"{type(error).__name__}: {error}"
         self.emit(events.StepFailed(**node.about(), **reason.fields(), seconds=seconds, error=said, traceback=trace))

@@ -17,7 +17,6 @@ from . import current
 from .current import current_run
 from .errors import is_terminal, log
 from .looking import Looking, new_run
-from .modules import loading
 from .opening import default_store, disabled, ending
 from .records import checked
 from .runs import Run
@@ -64,8 +63,8 @@ class checkpoint_scope:
     ) -> None:
         self._run_id = None if run_id is None else checked(run_id)
         if max_checkpoints is not None:
-            with loading:
-                from .retention import at_most
+            from .retention import at_most
+
             limit = at_most(max_checkpoints)
             retention = limit if retention is None else retention & limit
         self._store, self._quiet = store, quiet
@@ -81,8 +80,8 @@ class checkpoint_scope:
         run = new_run(run_id, store, **self._options).open()
         heard = bool(os.environ.get("ONCEMORE_LOG")) or is_terminal(sys.stderr)
         if heard and not self._quiet and not isinstance(run, Looking):
-            with loading:
-                from .report import open_report
+            from .report import open_report
+
             run.report = open_report(run, origin=origin, default=self._store is None)
         return run
 
@@ -106,7 +105,7 @@ class checkpoint_scope:
         _leave(self._exit(), error)
 
     async def __aenter__(self) -> Run:
-        import asyncio
+        import asyncio  # loaded already: somebody awaits this
 
         return self._enter(await asyncio.to_thread(self._open))
 

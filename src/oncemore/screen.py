@@ -13,13 +13,13 @@ import os
 import sys
 import threading
 import time
+import unicodedata
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from .errors import is_terminal
-from .facts import dataclass
-from .modules import loaded, loading
+from .modules import loaded
 
 _INTERVAL = 0.1  # seconds between two updates of the live line
 _ASCII = str.maketrans({"●": "*", "✓": "+", "✗": "x", "←": "<-", "→": "->", "·": "-", "…": "..."})
@@ -91,8 +91,7 @@ class Lines:
         return "".join(shown).rstrip()
 
 
-@dataclass
-class Live:
+class Live(NamedTuple):
     """A line that may change: whose it is, what it says now, and what to leave there for good if it has to give way."""
 
     owner: object
@@ -267,8 +266,6 @@ def _printable(text: str) -> str:
 
 
 def _sizes(text: str) -> Iterator[int]:
-    with loading:
-        import unicodedata
     for c in text:
         yield 0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
 

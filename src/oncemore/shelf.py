@@ -10,7 +10,7 @@ import functools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from .facts import replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .blobs import keeping, marks, parting, pending, release, use, waiting

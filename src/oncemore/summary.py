@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from . import events
 from .events import Event
-from .facts import asdict, dataclass
-from .modules import loading
 
 
 class StepSummary(NamedTuple):
@@ -25,7 +25,7 @@ class StepSummary(NamedTuple):
     stored_bytes: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Summary:
     """A run at a glance, all its scopes together."""
 
@@ -80,8 +80,6 @@ class Summary:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        with loading:
-            import html
         head, *rows = self._rows()
 
         def line(cells: Sequence[str], tag: str) -> str:
@@ -114,4 +112,12 @@ def summarize(run_id: str, status: str, attempts: int, facts: Iterable[Event], a
         elif isinstance(event, events.CheckpointSaved):
             names[event.name] = names.get(event.name, 0) + 1
     first, last = (datetime.fromtimestamp(t, timezone.utc) for t in (times[0], times[-1])) if times else (None, None)
-    return Summary(run_id, status, attempts, first, last, tuple(steps.values()), names)
+    return Summary(
+        run=run_id,
+        status=status,
+        attempts=attempts,
+        first=first,
+        last=last,
+        steps=tuple(steps.values()),
+        names=names,
+    )

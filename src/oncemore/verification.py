@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -16,7 +17,6 @@ from .checkpoints import Checkpoint, fold
 from .codec import Decoded, unseal
 from .errors import CheckpointWarning, IntegrityError, UsageError
 from .events import RunImported, StepForgotten
-from .facts import dataclass, field
 from .records import Record, read_log, run_id_of, sealed_as
 from .reshape import owners
 from .secret import secret
@@ -28,7 +28,7 @@ Kind = Literal["damaged", "dangling", "orphan"]
 _KINDS = frozenset(("blob", "code", "damaged", "event", "gone", "need", "node", "pending", "run", "shared", "use"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """Something that is not as it should be, and where.
 
@@ -42,7 +42,7 @@ class Finding:
     run: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Verified:
     """What a verification looked at, and found."""
 
@@ -85,7 +85,9 @@ def _verify(store: Store, progress: Progress) -> Verified:
     seen = _walk(store, progress)
     runs = dict(records.scan(store))
     owner = {record.uid: run_id for run_id, record in runs.items()}
-    findings = [Finding("damaged", key, said, _run_of(key, owner)) for key, said in seen.damaged.items()]
+    findings = [
+        Finding(kind="damaged", key=key, said=said, run=_run_of(key, owner)) for key, said in seen.damaged.items()
+    ]
     findings += _gaps(store, seen.keys, owner)
     for run_id in runs:
         findings += _twice(partial(_missing_of_run, store, run_id, seen.keys))
@@ -93,8 +95,9 @@ def _verify(store: Store, progress: Progress) -> Verified:
         findings += _twice(partial(_missing_parts, store, key, _run_of(key, owner), seen.keys))
     findings += _twice(partial(_orphans, store, seen))
     if isinstance(store, Littered):
-        findings += (Finding("orphan", name, "a file that belongs to no entry") for name in store.orphans())
-    return Verified(len(seen.keys), seen.bytes, len(runs), tuple(findings))
+        said = "a file that belongs to no entry"
+        findings += (Finding(kind="orphan", key=name, said=said) for name in store.orphans())
+    return Verified(entries=len(seen.keys), bytes=seen.bytes, runs=len(runs), findings=tuple(findings))
 
 
 def _walk(store: Store, progress: Progress) -> _Seen:
@@ -141,6 +144,10 @@ def _twice(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
     return [finding for finding in look() if finding in first] if first else []
 
 
+def _dangling(key: str, said: str, run_id: str) -> Finding:
+    return Finding(kind="dangling", key=key, said=said, run=run_id)
+
+
 def _is_there(store: Store, key: str, keys: set[str]) -> bool:
     return not key or key in keys or any(found == key for found, _ in store.scan(key, limit=1, most=0))
 
@@ -157,7 +164,7 @@ def _gaps(store: Store, keys: set[str], owner: dict[str, str]) -> Iterator[Findi
         for number in sorted(absent):
             key = f"{log}/{number:016x}"
             if store.get(key) is None and any(True for _ in store.scan(f"{log}/", limit=1)):
-                yield Finding("dangling", key, f"event {number} is gone from its log", _run_of(key, owner))
+                yield _dangling(key, f"event {number} is gone from its log", _run_of(key, owner))
 
 
 def _missing_of_run(store: Store, run_id: str, keys: set[str]) -> list[Finding]:
@@ -170,16 +177,16 @@ def _missing_of_run(store: Store, run_id: str, keys: set[str]) -> list[Finding]:
     for owner in sorted(owners(record) - {record.uid}):
         mark = f"need/{owner}/{record.uid}"
         if not _is_there(store, mark, keys):
-            found.append(Finding("dangling", mark, "the mark is gone that keeps what this fork shares", run_id))
+            found.append(_dangling(mark, "the mark is gone that keeps what this fork shares", run_id))
     checkpoints = fold(store, run_id, record)
     absent = _Absent(store, record)  # read after them: it knows at least as much
     for checkpoint in checkpoints:
         if not _is_there(store, checkpoint.entry, keys) and not absent.result(checkpoint):
             said = f"the result of checkpoint {checkpoint.id} is gone"
-            found.append(Finding("dangling", checkpoint.entry, said, run_id))
+            found.append(_dangling(checkpoint.entry, said, run_id))
         if not _is_there(store, checkpoint.snapshot, keys) and not absent.state(checkpoint):
             said = f"the state of checkpoint {checkpoint.id} is gone"
-            found.append(Finding("dangling", checkpoint.snapshot, said, run_id))
+            found.append(_dangling(checkpoint.snapshot, said, run_id))
     return found
 
 
@@ -217,7 +224,7 @@ def _missing_parts(store: Store, key: str, run_id: str, keys: set[str]) -> list[
     for blob in meta.get("blobs", ()):
         home = key[: key.index("/", 5) + 1] if key.startswith("node/") else "shared/"
         wanted += [blob, *use(home, key, blob)]
-    return [Finding("dangling", part, f"{key} needs it", run_id) for part in wanted if not _is_there(store, part, keys)]
+    return [_dangling(part, f"{key} needs it", run_id) for part in wanted if not _is_there(store, part, keys)]
 
 
 def _orphans(store: Store, seen: _Seen) -> list[Finding]:
@@ -256,7 +263,7 @@ def _orphans(store: Store, seen: _Seen) -> list[Finding]:
         elif "/#/" in key and key.rpartition("/")[0] + "/" not in items:
             tell(key.rpartition("/")[0] + "/", "are items of a generator that no checkpoint needs")
     return [
-        Finding("orphan", prefix, said if count == 1 else f"{said} ({count} entries)")
+        Finding(kind="orphan", key=prefix, said=said if count == 1 else f"{said} ({count} entries)")
         for (prefix, said), count in groups.items()
         if any(True for _ in store.scan(prefix, limit=1, most=0))  # not removed meanwhile
     ]

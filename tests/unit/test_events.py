@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import dataclasses
 import logging
+import pickle
 import threading
 import time
 from contextlib import nullcontext
@@ -287,3 +288,15 @@ def test_the_first_scope_starts_a_run_and_the_next_resumes_it(store: str) -> Non
     first, *others = run.events()
     assert isinstance(first, RunStarted) and first.workflow == "etl"
     assert [type(event) for event in others] == [RunFinished, RunResumed, RunFinished]
+
+
+@pytest.mark.parametrize("kind", sorted(Event.kinds))
+def test_an_event_is_a_frozen_dataclass_that_can_be_pickled(kind: str) -> None:
+    cls = Event.kinds[kind]
+    required = [f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING]
+    fact = cls(**dict.fromkeys(required, "x"))
+    assert pickle.loads(pickle.dumps(fact)) == fact
+    assert dataclasses.replace(fact, seq=7).seq == 7
+    assert repr(fact).startswith(f"{kind}(time=")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        fact.seq = 1  # type: ignore[misc]

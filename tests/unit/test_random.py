@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from oncemore import Run, checkpointed
-from oncemore.surroundings import twister
 from tests.processes import Script
 from tests.unit.again import effects, scope, skipped_alike, twice
 
@@ -173,12 +171,8 @@ def test_a_step_that_drew_nothing_records_nothing() -> None:
     assert scope(body).value == []
 
 
-@pytest.mark.parametrize("looks", [True, False])
-def test_what_is_left_over_from_a_pair_counts_as_drawn(looks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second of two normal numbers comes from a place beside the words; with and without a look there."""
-    if not looks:
-        monkeypatch.setattr(twister, "_of_numpy", lambda *given: None)
-        monkeypatch.setattr(twister, "_of_python", lambda: None)
+def test_what_is_left_over_from_a_pair_counts_as_drawn() -> None:
+    """The second of two normal numbers comes from a place beside the words."""
 
     @checkpointed
     def rest(kind: str) -> float:
@@ -202,15 +196,6 @@ def test_what_is_left_over_from_a_pair_counts_as_drawn(looks: bool, monkeypatch:
         return found
 
     twice(body)
-
-
-def test_the_generators_of_today_are_laid_out_as_thought() -> None:
-    assert twister._of_python() is not None
-    assert twister._place_of_the_rest(np.random) is not None
-    before = twister.look_numpy(np.random)
-    assert twister.look_numpy(np.random) == before
-    np.random.set_state({**np.random.get_state(legacy=False), "has_gauss": 1, "gauss": 0.5})
-    assert twister.look_numpy(np.random) != before
 
 
 def test_a_step_that_put_the_generator_back_records_nothing() -> None:
@@ -395,9 +380,3 @@ def test_whatever_is_called_torch_and_has_a_generator_is_restored(script: Script
         "torch.py",
     )
     skipped_alike(script, TORCH)
-
-
-@pytest.mark.parametrize("mtrand", [None, SimpleNamespace(), SimpleNamespace(_rand=SimpleNamespace())])
-def test_a_numpy_that_keeps_its_generator_elsewhere_is_asked_for_its_state(mtrand: Any) -> None:
-    other = SimpleNamespace(mtrand=mtrand, get_state=lambda legacy: {"asked": legacy})
-    assert twister.look_numpy(other) == {"asked": False}

@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple, Union
 
 import click
@@ -145,8 +146,6 @@ def size(count: float) -> str:
 
 def version_of(package: str) -> str:
     """The installed version of a package."""
-    from importlib.metadata import PackageNotFoundError, version
-
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,17 +1,14 @@
 """What a step shows: standard output and error, log records and warnings. Shown live, and again when it is skipped.
 
-Only with `capture_output=True`; until then, what listens (and `logging`) is not loaded.
+Only with `capture_output=True`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..modules import loading
 from . import SKIP, Moment, Surrounding
-
-if TYPE_CHECKING:
-    from .listening import Recorder, Shown
+from .listening import Recorder, Shown, show
 
 
 class Output(Surrounding):
@@ -21,8 +18,6 @@ class Output(Surrounding):
     def before(self, moment: Moment) -> Any:
         if not moment.options["capture_output"]:
             return SKIP
-        with loading:
-            from .listening import Recorder
         return Recorder()
 
     def returned(self, moment: Moment, note: Recorder) -> None:
@@ -35,7 +30,5 @@ class Output(Surrounding):
         note.stop()
 
     def restore(self, moment: Moment, effect: list[Shown]) -> None:
-        with loading:
-            from .listening import show
         for kind, content in effect:
             show(kind, content)

@@ -6,18 +6,18 @@ value of a parameter is a character like any other.
 
 from __future__ import annotations
 
+import glob
+import inspect
 import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Union
+from string import Formatter
+from typing import Any, NamedTuple, Union
 
 from ..blobs import OURS
 from ..errors import FingerprintError, UsageError
-from ..facts import dataclass
 from ..fingerprint.values import digest
-from ..functions import EMPTY, KEYWORD_ONLY, POSITIONAL_OR_KEYWORD, VAR_KEYWORD, parameters_of
-from ..modules import loading
 from . import Moment
 
 Declared = Union[str, "os.PathLike[str]"]
@@ -26,10 +26,10 @@ Name = tuple[int | str, str]  # the place's name, and the path below its base
 
 _MAGIC = r"[*?[]"
 _AFTER_NAME = r"[.[]"
+_FORM = Formatter()
 
 
-@dataclass
-class Place:
+class Place(NamedTuple):
     """One declared output, its parameters filled in. `name` is its number, or the path itself if a callable gave it."""
 
     name: int | str
@@ -49,24 +49,12 @@ def check_outputs(outputs: Outputs, parameter_names: Collection[str], step: str)
             raise UsageError(f"step {step}: outputs names {name!r}, which is no parameter. There are: {real}")
 
 
-def _formatter() -> Any:
-    with loading:
-        from string import Formatter
-    return Formatter()
-
-
-def _glob() -> Any:
-    with loading:
-        import glob
-    return glob
-
-
 def _placeholders(pattern: Declared, step: str) -> Iterator[str]:
     if not isinstance(pattern, (str, os.PathLike)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"step {step}: outputs has {pattern!r}, which is not a path")
     text = os.fspath(pattern)
     try:
-        for _, field, spec, _ in _formatter().parse(text):
+        for _, field, spec, _ in _FORM.parse(text):
             if field is not None:
                 yield re.split(_AFTER_NAME, field, maxsplit=1)[0]
                 yield from _placeholders(spec or "", step)
@@ -77,12 +65,12 @@ def _placeholders(pattern: Declared, step: str) -> Iterator[str]:
 def _wanted(function: Callable[..., Any]) -> tuple[list[str] | None, list[str]]:
     """The parameters that a callable takes (None: whatever there is), and those that it cannot do without."""
     try:
-        parameters = parameters_of(function)
+        parameters = inspect.signature(function).parameters.values()
     except ValueError:  # a builtin that does not tell
         return None, []
-    named = [p for p in parameters if p.kind in (POSITIONAL_OR_KEYWORD, KEYWORD_ONLY)]
-    whatever = any(p.kind == VAR_KEYWORD for p in parameters)
-    return None if whatever else [p.name for p in named], [p.name for p in named if p.default is EMPTY]
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    whatever = any(p.kind == p.VAR_KEYWORD for p in parameters)
+    return None if whatever else [p.name for p in named], [p.name for p in named if p.default is p.empty]
 
 
 def _taken(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,26 +95,25 @@ def places_of(moment: Moment) -> list[Place]:
 
 def _place(number: int, pattern: str, moment: Moment) -> Place:
     base, rest = "", ""
-    for literal, field, spec, conversion in _formatter().parse(pattern):
+    for literal, field, spec, conversion in _FORM.parse(pattern):
         wild = re.search(_MAGIC, literal)
         if rest or wild is None:
             base, rest = (base, rest + literal) if rest else (base + literal, "")
         else:
             upto = base + literal[: wild.start()]
             base, first = upto[: upto.rfind(os.sep) + 1], upto[upto.rfind(os.sep) + 1 :]
-            rest = _glob().escape(first) + literal[wild.start() :]
+            rest = glob.escape(first) + literal[wild.start() :]
         if field is not None:
             text = _filled_in(pattern, field, spec or "", conversion, moment)
-            base, rest = (base, rest + _glob().escape(text)) if rest else (base + text, "")
+            base, rest = (base, rest + glob.escape(text)) if rest else (base + text, "")
     shown = pattern if pattern == base + rest else f"{pattern} ({base + rest})"
     return Place(number, base, rest, shown)
 
 
 def _filled_in(pattern: str, field: str, spec: str, conversion: Any, moment: Moment) -> str:
-    form = _formatter()
     try:
-        value = form.convert_field(form.get_field(field, (), moment.arguments)[0], conversion)
-        spec = form.vformat(spec, (), moment.arguments)
+        value = _FORM.convert_field(_FORM.get_field(field, (), moment.arguments)[0], conversion)
+        spec = _FORM.vformat(spec, (), moment.arguments)
         return os.fspath(value) if isinstance(value, os.PathLike) and not spec else format(value, spec)
     except Exception as error:  # the attributes and the formatting of the user's own objects
         raise UsageError(f"step {moment.step}: outputs={pattern!r}: {type(error).__name__}: {error}") from error
@@ -152,7 +139,7 @@ def found_at(place: Place, here: str) -> dict[Name, str]:
     if not place.rest:
         starts = [""]
     else:
-        starts = [os.path.normpath(at) for at in _glob().glob(place.rest, root_dir=top, recursive=True)]
+        starts = [os.path.normpath(at) for at in glob.glob(place.rest, root_dir=top, recursive=True)]
     return {(place.name, at): kind for start in starts for at, kind in _below(top, start, not place.rest)}
 
 

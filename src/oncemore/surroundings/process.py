@@ -12,16 +12,15 @@ class Process(Surrounding):
     name = "process"
     per_item = True
 
-    def before(self, moment: Moment) -> tuple[dict[bytes, bytes], str]:
+    def before(self, moment: Moment) -> tuple[dict[str, str], str]:
         return _environment(), _folder()
 
-    def after(self, moment: Moment, note: tuple[dict[bytes, bytes], str]) -> dict[str, Any] | None:
+    def after(self, moment: Moment, note: tuple[dict[str, str], str]) -> dict[str, Any] | None:
         (was, folder), (now, here) = note, self.before(moment)
         effect: dict[str, Any] = {}
         if now != was:
-            changed = {name: value for name, value in now.items() if was.get(name) != value}
-            effect["set"] = {os.fsdecode(name): os.fsdecode(value) for name, value in changed.items()}
-            effect["unset"] = [os.fsdecode(name) for name in was if name not in now]
+            effect["set"] = {name: value for name, value in now.items() if was.get(name) != value}
+            effect["unset"] = [name for name in was if name not in now]
         if here != folder:
             effect["folder"] = here
         return effect or None
@@ -38,10 +37,9 @@ class Process(Surrounding):
             os.chdir(effect["folder"])
 
 
-def _environment() -> dict[bytes, bytes]:
-    """A copy of the environment, as bytes: os.environ decodes every name and value anew, which takes 40 times as long."""
-    data: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
-    return data.copy()
+def _environment() -> dict[str, str]:
+    # not `dict(os.environ)`: a variable that another thread removes meanwhile would be a KeyError
+    return {name: value for name in os.environ if (value := os.environ.get(name)) is not None}
 
 
 def _folder() -> str:

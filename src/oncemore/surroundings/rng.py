@@ -6,14 +6,12 @@ A step that drew numbers leaves their states after it, so that later steps draw 
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from ..modules import loaded
 from . import Moment, Surrounding
-from .twister import look, look_numpy
 
 
 class Generators(Surrounding):
@@ -21,14 +19,12 @@ class Generators(Surrounding):
     per_item = True
 
     def before(self, moment: Moment) -> dict[str, Any]:
-        return {name: _look(name, take) for name, (take, _) in _generators().items()}
+        return states()
 
     def after(self, moment: Moment, note: dict[str, Any]) -> dict[str, Any] | None:
         # a library that was loaded by the step itself counts as changed: its generator is where the step left it
         return {
-            name: take()
-            for name, (take, _) in _generators().items()
-            if name not in note or not _same(_look(name, take), note[name])
+            name: state for name, state in states().items() if name not in note or not _same(state, note[name])
         } or None
 
     def restore(self, moment: Moment | None, effect: dict[str, Any]) -> None:
@@ -56,13 +52,6 @@ def _generators() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]
     if torch is not None and hasattr(torch, "set_rng_state"):
         found["torch"] = torch.get_rng_state, torch.set_rng_state
     return found
-
-
-def _look(name: str, take: Callable[[], Any]) -> Any:
-    """Something that is the same as long as no number was drawn."""
-    if name == "random":
-        return look()
-    return look_numpy(sys.modules["numpy.random"]) if name == "numpy" else take()
 
 
 def _same(one: Any, other: Any) -> bool:
