@@ -51,7 +51,7 @@ def run(calls: Calls) -> Iterator[Run]:
     with checkpoint_scope("quick", store="store") as run:
         calls()
         assert scaled(1) == [1, 2]
-        assert quick.recall(scaled._definition, run, (1,), {}) == [1, 2]
+        assert quick.recall(scaled._self_definition, run, (1,), {}) == [1, 2]
         yield run
 
 
@@ -164,7 +164,7 @@ def test_a_surrounding_that_wants_to_look_first_is_asked(
 def test_a_step_that_expires_or_writes_files_or_counts_its_calls_goes_the_long_way() -> None:
     for options in ({"expires": "1d"}, {"outputs": ["x"]}, {"every_call": True}, {"key": len}, {"ignore": ["n"]}):
         step = checkpointed(**options)(lambda n: n)  # type: ignore[call-overload]
-        assert not step._definition.quick
+        assert not step._self_definition.quick
 
 
 @pytest.mark.parametrize("pair", [(0.0, -0.0), (1, True), ("x" * 1000, "x" * 999)])

@@ -15,10 +15,19 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointWarning
-from ..proxy import Lookalike
+
+if TYPE_CHECKING:
+
+    class _ObjectProxy:
+        __wrapped__: Any
+
+        def __init__(self, wrapped: object) -> None: ...
+
+else:
+    from wrapt import ObjectProxy as _ObjectProxy
 
 # "stdout" or "stderr" with text or bytes, "log" with a record's attributes, "warning" with what warn_explicit takes
 Shown = tuple[str, Any]
@@ -105,18 +114,16 @@ def _unnoticed() -> Generator[None, None, None]:
         _recorders.reset(token)
 
 
-class _Tee(Lookalike):
+class _Tee(_ObjectProxy):
     """A stream, listened to. In all else it is the stream itself."""
-
-    __slots__ = ("_layer",)
 
     def __init__(self, stream: Any, layer: _Layer) -> None:
         super().__init__(stream)
-        self._layer = layer
+        self._self_layer = layer
 
     def write(self, text: Any) -> Any:
         count = self.__wrapped__.write(text)
-        self._layer.note(lambda: str(text) if isinstance(text, str) else bytes(text))
+        self._self_layer.note(lambda: str(text) if isinstance(text, str) else bytes(text))
         return count
 
     def writelines(self, lines: Iterable[Any]) -> None:
@@ -125,7 +132,7 @@ class _Tee(Lookalike):
 
     @property
     def buffer(self) -> Any:
-        return _Tee(self.__wrapped__.buffer, self._layer)
+        return _Tee(self.__wrapped__.buffer, self._self_layer)
 
 
 def _listening_logger(original: Callable[[logging.Logger, logging.LogRecord], None], layer: _Layer) -> Any:
