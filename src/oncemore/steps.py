@@ -104,12 +104,16 @@ class _Verbs(_Function[P, R]):
         """Run this call again even if it is recorded, and record the new result."""
         step, first = self._self_parts()
         definition, given = step._self_definition, (*first, *args)
-        run = definition.home(step._self_reference)
-        if run is None:
-            result: R = definition.plainly(given, kwargs)
-        else:
-            result = definition.enter(run, given, kwargs, fresh=True)
-        return result
+        try:
+            run = definition.home(step._self_reference)
+            if run is None:
+                result: R = definition.plainly(given, kwargs)
+            else:
+                result = definition.enter(run, given, kwargs, fresh=True)
+            return result
+        except BaseException as error:
+            error.__traceback__ = trimmed(error.__traceback__)
+            raise error
 
     def explain(self, /, *args: P.args, **kwargs: P.kwargs) -> Explanation:
         """Whether this call would be skipped now, or why it would run: what changed since it was recorded."""

@@ -810,6 +810,7 @@ def test_at_most_two_frames_of_a_traceback_are_ours_for_each_step(kind: type[Bas
     with checkpoint_scope("tracebacks"):
         for step, expected in {
             failing: ["ours", "failing"],
+            failing.refresh: ["ours", "failing"],
             around_failing: ["ours", "around_failing", "ours", "failing"],
             Failing().method: ["ours", "ours", "method", "ours", "failing"],
         }.items():
