@@ -1,7 +1,10 @@
 # Needs Python 3.10 or later, make and git; everything else is installed into .venvs/ on the first use.
 #
-#   make test                                every Python from 3.10 to 3.13 found here
-#   make test PYTHONS=3.11 ARGS="-k codec"   one of them, some tests
+#   make test                        what must pass before a change lands: the checks, the documentation, all tests on the newest
+#                                    Python from 3.10 to 3.13 found here, and on the others those that `pytest --brief` selects
+#   make test ARGS="-k codec"        only these tests, on the newest Python: quick after the first time
+#   make test PYTHONS="3.10 3.12"    on these Pythons, with or without ARGS
+#   make check                       ruff, mypy and pyright
 
 export PYTHONS ARGS
 
@@ -13,16 +16,16 @@ $(error No Python 3 runs here: install Python 3.10 or later, or name one with PY
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint format docs captures demo bench clean
+.PHONY: help test check format docs captures demo bench clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
-test:  ## lint, documentation, and the tests on every Python 3.10 to 3.13 found, the newest in full (PYTHONS="3.11 3.12", ARGS="-k name")
+test:  ## checks, documentation, and the tests on every Python 3.10 to 3.13 found, the newest in full (ARGS="-k name": only these tests)
 	@$(PYTHON) -m tests.everywhere test
 
-lint:  ## ruff, mypy and pyright
-	@$(PYTHON) -m tests.everywhere lint
+check:  ## ruff, mypy and pyright
+	@$(PYTHON) -m tests.everywhere check
 
 format:  ## lay the code out, and mend what ruff can mend by itself
 	@$(PYTHON) -m tests.everywhere format

@@ -44,7 +44,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--brief"):
         return
     rooms = {"cli", "examples", "faults", "properties", "report"}
-    long = [item for item in items if "script" in getattr(item, "fixturenames", ()) or item.path.parent.name in rooms]
+    long = [
+        item
+        for item in items
+        if ("script" in getattr(item, "fixturenames", ()) or item.path.parent.name in rooms)
+        and item.get_closest_marker("brief") is None
+    ]
     config.hook.pytest_deselected(items=long)
     items[:] = [item for item in items if item not in set(long)]
 

@@ -1,7 +1,10 @@
-"""Lint the project and build its documentation once, and test it on every supported Python of this machine.
+"""Check the project, build its documentation, and test it on every supported Python of this machine.
 
-`python -m tests.everywhere test` does all of it.
-PYTHONS in the environment chooses versions ("3.10 3.13"), ARGS is handed to pytest.
+`python -m tests.everywhere test` does all of it: the whole suite on the newest Python, on each other one the selection
+that `pytest --brief` makes. The oldest Python has wrapt 1, the others the newest wrapt; a Python that is alone is tested with both.
+
+ARGS in the environment is handed to pytest: then only those tests run, on the newest Python, and nothing else does.
+PYTHONS chooses versions ("3.10 3.13") for both.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ import sys
 import time
 import xml.etree.ElementTree as xml
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Sequence  # as plain as this file has to be for an old Python
 
 from tests.pythons import ROOT, SUPPORTED, VENVS, Python, Trouble, environment, find, say
 
@@ -22,10 +27,6 @@ TEST = ["--editable", ".[test]"]
 LINT = ["--editable", ".[lint]"]
 DOCS = ["--editable", ".[docs]"]
 DEMO = ["--editable", ".", "numpy", "pandas"]
-
-_ROOM = (
-    1080.0  # seconds for all Pythons. Where they would not do, the newest is tested in full and the others in brief.
-)
 BENCH = ["--editable", ".", "joblib", "numpy", "pandas"]
 # One by one: a peer that cannot be installed here is left out, and the benchmark says so.
 PEERS = [
@@ -41,7 +42,7 @@ PEERS = [
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.everywhere", description=__doc__)
     parser.add_argument(
-        "command", choices=["test", "lint", "format", "docs", "captures", "demo-python", "bench-python"]
+        "command", choices=["test", "check", "format", "docs", "captures", "demo-python", "bench-python"]
     )
     asked = parser.parse_args()
     wanted, arguments = os.environ.get("PYTHONS", "").split(), shlex.split(os.environ.get("ARGS", ""))
@@ -65,9 +66,11 @@ def main() -> int:
         pythons = _choose(wanted, tell=True)
         if asked.command == "format":
             return 0 if _layout(_tools(), "--fix") else 1
-        if asked.command == "lint":
-            return 0 if _lint(_environments(_ends(pythons))) else 1
-        return _test(pythons, arguments)
+        if asked.command == "check":
+            return 0 if _check(_environments(_ends(plan(pythons)))) else 1
+        if arguments:
+            return _test_some(pythons if wanted else pythons[-1:], arguments)
+        return _test(plan(pythons))
     except Trouble as trouble:
         say(f"\n{trouble}")
         return 2
@@ -93,17 +96,42 @@ def _benched(wanted: list[str]) -> Python:
     return pythons.get("3.11") or list(pythons.values())[-1]
 
 
-def _ends(pythons: list[Python]) -> list[Python]:
-    """The oldest and the newest; one, where they are the same."""
-    return pythons if len(pythons) < 2 else [pythons[0], pythons[-1]]
+@dataclass(frozen=True)
+class Round:
+    """The tests on one Python, with one set of libraries."""
+
+    python: Python
+    environment: str
+    requirements: tuple[str, ...]
+    brief: bool
 
 
-def _environments(pythons: list[Python]) -> dict[Python, str]:
+def plan(pythons: list[Python]) -> list[Round]:
+    """What is tested on which Python, given those found here, oldest first."""
+    *others, newest = pythons
+    oldest, *between = others or [newest]
+    return [
+        Round(newest, newest.minor, tuple(TEST), brief=False),
+        *(Round(python, python.minor, tuple(TEST), brief=True) for python in reversed(between)),
+        Round(oldest, f"{oldest.minor}-wrapt1", (*TEST, "wrapt<2"), brief=True),
+    ]
+
+
+def _ends(rounds: list[Round]) -> list[Round]:
+    """Those of the newest and the oldest Python."""
+    return [rounds[0], rounds[-1]]
+
+
+def _environments(rounds: list[Round]) -> dict[Round, str]:
     """The interpreter of an environment for each, two made at a time, and the linters' own."""
     start = time.monotonic()
+
+    def make(each: Round) -> str:
+        return environment(each.python, each.environment, list(each.requirements))
+
     with ThreadPoolExecutor(2) as pool:
         tools = pool.submit(_tools)
-        ready = dict(zip(pythons, pool.map(lambda python: environment(python, python.minor, TEST), pythons)))
+        ready = dict(zip(rounds, pool.map(make, rounds)))
         tools.result()
     say(f"environments ready in {time.monotonic() - start:.0f} s")
     return ready
@@ -114,16 +142,16 @@ def _tools() -> str:
     return environment(_choose()[-1], "lint", LINT)
 
 
-def _lint(environments: dict[Python, str]) -> bool:
+def _check(environments: dict[Round, str]) -> bool:
     """ruff once; the type checkers as seen from the oldest and from the newest Python, each with its own libraries."""
     tools = _tools()
     good = _layout(tools)
-    for python in _ends(list(environments)):
-        inside = environments[python]
-        mypy = ["mypy", "--python-version", python.minor, "--python-executable", inside]
-        pyright = ["pyright", "--pythonversion", python.minor, "--pythonpath", inside]
+    for each in _ends(list(environments)):
+        inside, version = environments[each], each.python.minor
+        mypy = ["mypy", "--python-version", version, "--python-executable", inside]
+        pyright = ["pyright", "--pythonversion", version, "--pythonpath", inside]
         for check in (mypy, pyright):
-            good &= _succeeds(f"{check[0]} for Python {python.minor}", [tools, "-m", *check])
+            good &= _succeeds(f"{check[0]} for Python {version}", [tools, "-m", *check])
     return good
 
 
@@ -144,59 +172,64 @@ def _succeeds(title: str, command: list[str]) -> bool:
     return subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL).returncode == 0
 
 
-def _test(pythons: list[Python], arguments: list[str]) -> int:
+def _test(rounds: list[Round]) -> int:
+    """Everything that must pass before a change lands."""
     start = time.monotonic()
-    environments = _environments(pythons)
-    clean, built = _lint(environments), _docs()
-    newest, *others = reversed(pythons)
-    counts = {newest: _pytest(newest, environments[newest], "full", arguments)}  # the long campaigns at full length
-    for python in reversed(others):
-        ahead, rest = _ROOM - (time.monotonic() - start), len(pythons) - len(counts)
-        if not arguments and ahead < rest * counts[newest][3]:
-            print(
-                f"\n{ahead:.0f} s are left for {rest} Pythons: on {python.minor}, tests that start processes are left out"
-            )
-            counts[python] = _pytest(python, environments[python], "short", ["--brief"])
-        else:
-            counts[python] = _pytest(python, environments[python], "short", arguments)
+    environments = _environments(rounds)
+    clean, built = _check(environments), _docs()
+    lines: list[str] = []
+    total = [0, 0, 0]
+    for each, inside in environments.items():
+        begun = time.monotonic()
+        campaign, arguments = ("short", ["--brief"]) if each.brief else ("full", [])
+        title = f"Python {each.python.version}, wrapt {_wrapt(inside)}, {'brief' if each.brief else 'all tests'}"
+        counts = _pytest(title, each.environment, inside, campaign, arguments)
+        total = [before + now for before, now in zip(total, counts)]
+        lines.append(f"{title}: {_summed(counts)} in {time.monotonic() - begun:.0f} s")
     print("\n== summary")
-    for python, (passed, failed, skipped, seconds) in counts.items():
-        print(f"Python {python.version:8} passed {passed}, failed {failed}, skipped {skipped} in {seconds:.0f} s")
-    absent = [minor for minor in SUPPORTED if minor not in {python.minor for python in pythons}]
+    print(*lines, sep="\n")
+    absent = [minor for minor in SUPPORTED if minor not in {each.python.minor for each in rounds}]
     if absent:
         print(f"not tested here: Python {', '.join(absent)}")
-    outcome = f"lint {'clean' if clean else 'FAILED'}, documentation {'built' if built else 'FAILED'}"
+    outcome = f"checks {'clean' if clean else 'FAILED'}, documentation {'built' if built else 'FAILED'}"
     print(f"{outcome}, {time.monotonic() - start:.0f} s in all")
-    passed, failed, skipped = (sum(count[i] for count in counts.values()) for i in range(3))
-    print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
-    return 0 if clean and built and not failed else 1
+    print(_summed(total), flush=True)
+    return 0 if clean and built and not total[1] else 1
 
 
-def _pytest(python: Python, inside: str, campaign: str, arguments: list[str]) -> tuple[int, int, int, float]:
-    """Run the tests on one Python: how many passed, failed and were skipped, and the seconds it took."""
-    start = time.monotonic()
+def _test_some(pythons: list[Python], arguments: list[str]) -> int:
+    """The tests that somebody asks for, and nothing else."""
+    failed = 0
+    for python in pythons:
+        inside = environment(python, python.minor, TEST)
+        failed += _pytest(f"Python {python.version}", python.minor, inside, "short", arguments)[1]
+    return 1 if failed else 0
+
+
+def _summed(counts: Sequence[int]) -> str:
+    passed, failed, skipped = counts
+    return f"{passed} passed, {failed} failed, {skipped} skipped"
+
+
+def _wrapt(inside: str) -> str:
+    """The version of wrapt in an environment."""
+    ask = "import importlib.metadata as metadata; print(metadata.version('wrapt'))"
+    return subprocess.run([inside, "-c", ask], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def _pytest(title: str, name: str, inside: str, campaign: str, arguments: list[str]) -> tuple[int, int, int]:
+    """Run the tests in one environment: how many passed, failed and were skipped."""
     # The tests start some thousand processes: ours is compiled once. What tests write and edit is not: two edits within a
     # second would leave Python with the first.
     subprocess.run([inside, "-m", "compileall", "-q", "src"], cwd=ROOT, check=True)
     env = {**os.environ, "ONCEMORE_TEST_CAMPAIGN": campaign, "PYTHONDONTWRITEBYTECODE": "1"}
     workers = str(max(2, min(8, os.cpu_count() or 2)))
-    print(f"\n== tests on Python {python.version}, {campaign} campaigns", flush=True)
-    command = [inside, "-m", "pytest", "-q", *arguments]
-    passed, failed, skipped = _counted(python, [*command, "-n", workers, "--dist=worksteal"], env)
-    if (
-        0 < failed <= 10
-    ):  # on a machine that others use, any test may be too slow; each that needs a second try is named
-        print(f"\n== once more on Python {python.version}: those that failed", flush=True)
-        mended, failed, _ = _counted(python, [*command, "-v", "--last-failed", "--last-failed-no-failures=none"], env)
-        passed += mended
-    return passed, failed, skipped, time.monotonic() - start
-
-
-def _counted(python: Python, command: list[str], env: dict[str, str]) -> tuple[int, int, int]:
-    report = VENVS / "reports" / f"{python.minor}.xml"
+    report = VENVS / "reports" / f"{name}.xml"
     report.parent.mkdir(exist_ok=True)
     report.unlink(missing_ok=True)
-    code = subprocess.run([*command, f"--junitxml={report}"], cwd=ROOT, env=env, stdin=subprocess.DEVNULL).returncode
+    print(f"\n== tests: {title}", flush=True)
+    command = [inside, "-m", "pytest", "-q", "-n", workers, "--dist=worksteal", f"--junitxml={report}", *arguments]
+    code = subprocess.run(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL).returncode
     total = failed = skipped = 0
     for suite in xml.parse(report).iter("testsuite") if report.is_file() else ():
         total += int(suite.get("tests", 0))

@@ -15,7 +15,7 @@ FACE = "__init__"  # the public names
 
 # From the innermost room to the outermost; a room may import those before it. Those on one line do not know each other.
 ORDER: list[set[str]] = [
-    {"bulk", "errors", "modules", "numeric", "proxy", "quoting"},
+    {"bulk", "errors", "modules", "numeric", "quoting"},
     {"facts", "functions"},
     {"events"},
     {"byvalue", "compression", "durations", "flight", "secret", "stores", "summary"},
@@ -41,7 +41,6 @@ ORDER: list[set[str]] = [
     {"asked", "joining", "scope"},
     {"generators", "quick"},
     {"calls"},
-    {"verbs"},
     {"steps"},
     {"archive", "exchange", "verification"},
     {"history"},

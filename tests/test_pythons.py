@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import pythons
+from tests.everywhere import plan
 from tests.pythons import Python, Trouble
 
 
@@ -58,3 +59,22 @@ def test_a_linters_option_is_no_reason_to_install_again() -> None:
     assert "blake3" in text
     assert "tool.hatch" in text
     assert "tool.ruff" not in text
+
+
+def _planned(*versions: str) -> list[tuple[str, bool, bool]]:
+    """For each round: its environment, whether it is brief, whether it has wrapt 1."""
+    rounds = plan([Python(f"/python{version}", f"{version}.1", ()) for version in versions])
+    return [(each.environment, each.brief, "wrapt<2" in each.requirements) for each in rounds]
+
+
+def test_the_newest_python_is_tested_in_full_the_others_in_brief_and_the_oldest_with_wrapt_1() -> None:
+    assert _planned("3.10", "3.11", "3.12", "3.13") == [
+        ("3.13", False, False),
+        ("3.12", True, False),
+        ("3.11", True, False),
+        ("3.10-wrapt1", True, True),
+    ]
+
+
+def test_a_python_that_is_alone_is_tested_with_both_versions_of_wrapt() -> None:
+    assert _planned("3.12") == [("3.12", False, False), ("3.12-wrapt1", True, True)]

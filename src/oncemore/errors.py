@@ -22,6 +22,7 @@ import logging
 import os
 import sys
 import warnings
+from types import TracebackType
 from typing import Any
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -122,6 +123,17 @@ def warn(message: str) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, CheckpointWarning, stacklevel=level)
+
+
+def trimmed(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback of an exception, without the frames of ours that lead to the user's function.
+
+    An exception that comes from our own code keeps them all: there is nothing else to show where it comes from.
+    """
+    rest = traceback
+    while rest is not None and rest.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        rest = rest.tb_next
+    return traceback if rest is None else rest
 
 
 def is_terminal(stream: Any) -> bool:

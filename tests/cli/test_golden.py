@@ -116,7 +116,7 @@ def test_a_command_prints_what_it_printed(
 def masked(text: str) -> str:
     """Without versions, and what the machine is like."""
     text = re.sub(
-        r"(?m)^((?:python|oncemore|sqlite|blake3|cloudpickle|diskcache|zstandard|click|rich)  ok)  .*",
+        r"(?m)^((?:python|oncemore|sqlite|blake3|cloudpickle|diskcache|wrapt|zstandard|click|rich)  ok)  .*",
         r"\1",
         text,
     )

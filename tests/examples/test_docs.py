@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 
 import oncemore
+from oncemore.steps import DEFAULTS
 from tests import captures
 from tests.processes import SRC, Script
 
@@ -133,7 +134,7 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
 
 
 def test_the_reference_names_every_option_of_a_step() -> None:
-    assert sorted(_rows_of("Options of a step")) == sorted(_parameters(oncemore.checkpointed) - {"function"})
+    assert sorted(_rows_of("Options of a step")) == sorted(DEFAULTS)
 
 
 def test_the_reference_names_every_option_of_a_scope() -> None:

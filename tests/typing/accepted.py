@@ -1,4 +1,4 @@
-"""What the type checkers have to see in code that uses oncemore. Read by mypy and pyright (`make lint`), never run.
+"""What the type checkers have to see in code that uses oncemore. Read by mypy and pyright (`make check`), never run.
 
 `assert_type` is what has to be inferred; a line with `type: ignore[...]` is an error that has to be found, since an
 ignore without an error is itself reported. This folder is no package: it would hide the standard library's `typing`

@@ -177,10 +177,13 @@ def test_a_bare_string_is_no_list_of_parameters(option: Any) -> None:
 
 
 def test_an_option_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(TypeError, match="ignored"):
-        checkpointed(ignored=["x"])  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="ignored"):
-        memoized(ignored=["x"])  # type: ignore[call-overload]
+    for decorator in (checkpointed, memoized):
+        with pytest.raises(TypeError, match=r"no option 'ignored'. Did you mean 'ignore'\? .* name, version, ignore,"):
+            decorator(ignored=["x"])  # type: ignore[call-overload]
+        with pytest.raises(TypeError, match=r"no option 'timeout'. The options are name, version, ignore,"):
+            decorator(timeout=3)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="share"):
+        memoized(share=False)  # type: ignore[call-overload]
 
 
 # --- code -----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ import pytest
 
 from tests.processes import Script
 
+pytestmark = pytest.mark.brief  # what a pickle takes along depends on Python and on wrapt
+
 STEPS = """
     from oncemore import checkpointed
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import pytest
 
 import oncemore
-from oncemore import errors
+from oncemore import errors, steps
 from tests.processes import Script
 
 NAMES = """
@@ -62,21 +63,18 @@ def test_our_warning_is_a_warning_for_users() -> None:
 
 
 def test_the_options_of_memoized_are_those_of_checkpointed_without_share() -> None:
-    from oncemore.steps import Options
-
-    options = inspect.signature(oncemore.checkpointed).parameters.keys() - {"function"}
-    assert Options.__annotations__.keys() == options - {"share"}
+    assert steps.Options.__annotations__.keys() == steps.StepOptions.__annotations__.keys() - {"share"}
 
 
 def test_all_options_are_keywords() -> None:
-    parameters = list(inspect.signature(oncemore.checkpointed).parameters.values())
-    assert [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY] == ["function"]
+    for decorator in (oncemore.checkpointed, oncemore.memoized):
+        with pytest.raises(TypeError, match="positional"):
+            decorator(len, "name")  # type: ignore[call-overload]
     parameters = list(inspect.signature(oncemore.checkpoint_scope).parameters.values())
     assert [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY] == ["run_id"]
 
 
-def test_every_option_is_explained() -> None:
+def test_every_option_has_a_default_and_is_explained() -> None:
+    assert steps.DEFAULTS.keys() == steps.StepOptions.__annotations__.keys()
     text = inspect.getdoc(oncemore.checkpointed) or ""
-    assert [name for name in inspect.signature(oncemore.checkpointed).parameters if f"\n{name} " not in text] == [
-        "function"
-    ]
+    assert sorted(re.findall(r"^(\w+) {2,}\S", text, re.MULTILINE)) == sorted(steps.DEFAULTS)

@@ -9,7 +9,10 @@ import dataclasses
 import doctest
 import functools
 import inspect
+import os
 import pickle
+import pydoc
+import traceback
 import types
 import typing
 import weakref
@@ -17,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import cloudpickle
 import pytest
 
 import oncemore
@@ -331,6 +335,51 @@ def test_generator_functions_are_still_ones() -> None:
     assert inspect.isasyncgenfunction(later_items)
 
 
+def test_repr_names_the_function() -> None:
+    assert repr(double) == f"<step {__name__}.double>"
+    assert repr(Shop.price) == repr(Shop(1).price) == f"<step {__name__}.Shop.price>"
+    assert repr(Branch.step_of_classmethod) == f"<step {__name__}.Shop.step_of_classmethod>"
+    assert repr(checkpointed(functools.partial(double.__wrapped__, 1))) == "<step double>"
+
+
+def test_help_shows_the_functions_signature_and_docstring() -> None:
+    shown = pydoc.plain(pydoc.render_doc(double))
+    assert "double(x: 'int', *, by: 'int' = 2) -> 'int'" in shown
+    assert "Twice as much." in shown
+    assert "price(self, x: 'int') -> 'int'" in pydoc.plain(pydoc.render_doc(Shop))
+
+
+def test_wrapping_a_step_again_keeps_its_name_and_leads_to_it(ran: Ran) -> None:
+    @functools.wraps(double)
+    def loud(*args: Any, **kwargs: Any) -> int:
+        return double(*args, **kwargs)
+
+    assert (loud.__name__, loud.__doc__, loud.__wrapped__) == ("double", "Twice as much.", double)
+    assert loud.__wrapped__ is double
+    assert inspect.signature(loud) == inspect.signature(double)
+    with checkpoint_scope("wrapped again"):
+        assert loud(1) == loud(1) == 2
+    assert ran() == ["double"]
+
+
+def test_a_partial_of_a_step_calls_the_step(ran: Ran) -> None:
+    half = functools.partial(double, by=0)
+    with checkpoint_scope("partial"):
+        assert half(3) == half(3) == 0
+    assert ran() == ["double"]
+
+
+def test_a_parameter_may_be_called_self() -> None:
+    @checkpointed
+    def named(x: int, **more: Any) -> Any:
+        return x, more
+
+    for _ in range(2):
+        with checkpoint_scope("self"):
+            assert named(1, self=2, args=3) == (1, {"self": 2, "args": 3})  # type: ignore[call-arg]
+            assert named.is_done(1, self=2, args=3)  # type: ignore[call-arg]
+
+
 def test_the_function_itself_is_there_without_checkpoints(ran: Ran) -> None:
     with checkpoint_scope("wrapped"):
         double(1)
@@ -347,6 +396,34 @@ def test_copying_a_step_gives_the_step_as_copying_a_function_does() -> None:
 def test_a_step_pickles_to_itself() -> None:
     assert pickle.loads(pickle.dumps(double)) is double
     assert pickle.loads(pickle.dumps(Shop.staticmethod_of_step)) is Shop.staticmethod_of_step
+
+
+def test_cloudpickle_gives_a_step_back_as_a_step() -> None:
+    def made(rate: int) -> Any:
+        return checkpointed(version="2")(lambda x: x * rate)
+
+    step = made(3)
+    copied = cloudpickle.loads(cloudpickle.dumps(step))
+    assert isinstance(copied, Step)
+    assert copied(2) == 6
+    assert copied.fingerprint(2) == step.fingerprint(2) != made(4).fingerprint(2)
+    assert cloudpickle.loads(cloudpickle.dumps(double)) is double
+
+
+def test_a_step_that_no_module_has_by_name_is_refused_by_plain_pickle() -> None:
+    with pytest.raises(UsageError, match=r"<lambda> can only be pickled by cloudpickle"):
+        pickle.dumps(checkpointed(lambda x: x))
+
+
+def test_a_step_of_a_partial_or_a_builtin_can_be_pickled() -> None:
+    for step, expected in (
+        (checkpointed(functools.partial(_of_int, 1)), "int"),
+        (checkpointed(os.getpid), os.getpid()),
+    ):
+        for pickler in (pickle, cloudpickle):
+            copied = pickler.loads(pickler.dumps(step))
+            assert isinstance(copied, Step)
+            assert copied() == expected
 
 
 def test_a_bound_step_pickles_with_its_instance() -> None:
@@ -383,6 +460,12 @@ def _error_of(work: Callable[[], Any]) -> str:
     return str(error.value)
 
 
+def _refused(work: Callable[[Any], Any], given: Any) -> bool:
+    with pytest.raises(TypeError):
+        work(given)
+    return True
+
+
 LIKE_ITS_FUNCTION: dict[str, Callable[[Any], Any]] = {
     "name": lambda f: (f.__name__, f.__qualname__, f.__module__, f.__doc__),
     "annotations": lambda f: (f.__annotations__, typing.get_type_hints(f), inspect.get_annotations(f)),
@@ -394,12 +477,13 @@ LIKE_ITS_FUNCTION: dict[str, Callable[[Any], Any]] = {
     "documentation": inspect.getdoc,
     "module": inspect.getmodule,
     "kind": lambda f: (inspect.isroutine(f), inspect.iscoroutinefunction(f), inspect.isgeneratorfunction(f)),
+    "kind for asyncio": asyncio.iscoroutinefunction,
     "hash": hash,
     "truth": bool,
     "text": str,
     "partial": lambda f: inspect.signature(functools.partial(f, 1)),
     "wraps": lambda f: {k: v for k, v in vars(functools.wraps(f)(lambda: None)).items() if k != "__wrapped__"},
-    "no attribute": lambda f: hasattr(f, "__len__") or hasattr(f, "__iter__") or hasattr(f, "__enter__"),
+    "no container": lambda f: [_refused(work, f) for work in (len, iter, list)],
     "no such attribute": lambda f: _error_of(lambda: f.nothing),
     "weak reference": lambda f: weakref.ref(f)() is f,
     "doctests": lambda f: [test.docstring for test in doctest.DocTestFinder().find(f, "f")],
@@ -499,11 +583,12 @@ def test_a_step_can_be_patched_like_a_function() -> None:
 
 def test_attributes_that_are_set_on_a_step_are_its_functions() -> None:
     step: Any = checkpointed(lambda x: x)
-    for name in ("__doc__", "__name__", "__qualname__", "__module__", "label"):
+    for name in ("__name__", "__qualname__", "label"):
         setattr(step, name, "mine")
         assert getattr(step, name) == getattr(step.__wrapped__, name) == "mine"
-    step.__annotations__ = {"x": int}
-    assert step.__wrapped__.__annotations__ == {"x": int}
+    for name, value in {"__doc__": "mine", "__module__": "mine", "__annotations__": {"x": int}}.items():
+        setattr(step, name, value)
+        assert getattr(step, name) == value  # wrapt 1 does not hand these on to the function
     del step.label
     assert not hasattr(step.__wrapped__, "label")
 
@@ -689,3 +774,85 @@ def test_a_recursive_step_keeps_every_level(ran: Ran) -> None:
         assert factorial(4) == 24
         assert factorial(3) == 6
     assert ran() == ["4", "3", "2", "1", "0"]
+
+
+# --- tracebacks -----------------------------------------------------------------------------------------------------
+
+OURS = os.path.dirname(oncemore.__file__) + os.sep
+
+
+def _frames(error: BaseException) -> list[str]:
+    """The functions in an error's traceback from the first step on, "ours" for each frame of oncemore."""
+    summary = traceback.extract_tb(error.__traceback__)
+    names = ["ours" if frame.filename.startswith(OURS) else frame.name for frame in summary]
+    return names[names.index("ours") :]
+
+
+@checkpointed
+def failing(error: BaseException) -> None:
+    raise error
+
+
+@checkpointed
+def around_failing(error: BaseException) -> None:
+    failing(error)
+
+
+class Failing:
+    @checkpointed
+    def method(self, error: BaseException) -> None:
+        failing(error)
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt, StopIteration, GeneratorExit])
+def test_at_most_two_frames_of_a_traceback_are_ours_for_each_step(kind: type[BaseException]) -> None:
+    error = kind("why")
+    with checkpoint_scope("tracebacks"):
+        for step, expected in {
+            failing: ["ours", "failing"],
+            failing.refresh: ["ours", "failing"],
+            around_failing: ["ours", "around_failing", "ours", "failing"],
+            Failing().method: ["ours", "ours", "method", "ours", "failing"],
+        }.items():
+            with pytest.raises(kind) as caught:
+                step(error.with_traceback(None))
+            assert caught.value is error
+            assert _frames(error) == expected
+
+
+def test_cause_and_context_of_an_error_pass_through_untouched() -> None:
+    @checkpointed
+    def with_context() -> None:
+        try:
+            {}["key"]
+        except KeyError:
+            raise ValueError("second")
+
+    @checkpointed
+    def with_cause() -> None:
+        raise ValueError("second") from KeyError("first")
+
+    with checkpoint_scope("causes"):
+        for step in (with_context, with_cause):
+            with pytest.raises(ValueError, match="second") as plain:
+                step.__wrapped__()
+            try:
+                raise LookupError("around")
+            except LookupError as error:
+                around = error
+                with pytest.raises(ValueError, match="second") as stepped:
+                    step()
+            for one, other in ((plain.value, stepped.value),):
+                assert repr(one.__cause__) == repr(other.__cause__)
+                assert one.__suppress_context__ == other.__suppress_context__
+            context = stepped.value.__context__
+            assert repr(context) == ("KeyError('key')" if step is with_context else repr(around))
+            assert "in with_c" in "".join(traceback.format_exception(stepped.value))
+
+
+def test_an_error_of_ours_keeps_its_traceback_and_says_what_is_wrong() -> None:
+    with checkpoint_scope("ours"), pytest.raises(oncemore.FingerprintError, match="no stable identity") as error:
+        double(iter("x"))  # type: ignore[arg-type]
+    frames = traceback.extract_tb(error.value.__traceback__)
+    assert frames[-1].filename.startswith(OURS)
+    assert len([frame for frame in frames if frame.filename.startswith(OURS)]) > 2

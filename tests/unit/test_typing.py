@@ -15,7 +15,7 @@ ACCEPTED = ROOT / "tests" / "typing" / "accepted.py"
 
 def check(*command: str) -> subprocess.CompletedProcess[str]:
     if importlib.util.find_spec(command[0]) is None:
-        pytest.skip(f"{command[0]} is not installed here; `make lint` runs it")
+        pytest.skip(f"{command[0]} is not installed here; `make check` runs it")
     return subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=200)
 
 

@@ -22,7 +22,7 @@ from . import options
 from .codes import UNWELL
 from .output import Column, plural, print_json, print_tables, size, version_of
 
-_PACKAGES = ("blake3", "cloudpickle", "diskcache", "zstandard", "click", "rich")
+_PACKAGES = ("blake3", "cloudpickle", "diskcache", "wrapt", "zstandard", "click", "rich")
 _LITTLE = 1 << 30  # bytes free
 _CHECKS = (Column("check"), Column("is"), Column("what", text=True))
 

@@ -135,9 +135,9 @@ WHOLE: dict[str, Describe] = {
     "types.GenericAlias": lambda v: Parts("alias", [v.__origin__, v.__args__]),
     "types.UnionType": lambda v: Parts("union", [v.__args__]),
     "types.SimpleNamespace": lambda v: Parts("namespace", [type(v), *attributes(v)], by_attribute),
+    "builtins.ObjectProxy": _proxy,  # wrapt 1 compiled, then wrapt 2, then either without its extension
     "_wrappers.ObjectProxy": _proxy,
     "wrapt.wrappers.ObjectProxy": _proxy,
-    "oncemore.proxy.Proxy": _proxy,
 }
 
 # A place in a process, not a value. Named here so that the error says "an Event" and not "a lock" further down.

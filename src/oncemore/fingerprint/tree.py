@@ -6,6 +6,7 @@ A text is parsed, compiled and walked in one go, and the tree is dropped: it tak
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType
 from typing import Any, TypeAlias, TypeVar
@@ -160,8 +161,9 @@ class _Form:
             return ast.Assign([node.target], node.value)
         if isinstance(node, ast.ClassDef):
             # A class statement may hand its annotations to what makes the class: a dataclass's fields are made of them.
-            body = _with_annotations(node.body)
-            return ast.ClassDef(node.name, node.bases, node.keywords, body, node.decorator_list)
+            node = copy.copy(node)
+            node.body = _with_annotations(node.body)
+            return node
         if isinstance(node, ast.JoinedStr):
             return ast.JoinedStr(_pieces(node.values))
         if isinstance(node, ast.Import):

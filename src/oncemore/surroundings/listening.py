@@ -15,11 +15,19 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from itertools import groupby
-from typing import Any
-
-import wrapt
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointWarning
+
+if TYPE_CHECKING:
+
+    class _ObjectProxy:
+        __wrapped__: Any
+
+        def __init__(self, wrapped: object) -> None: ...
+
+else:
+    from wrapt import ObjectProxy as _ObjectProxy
 
 # "stdout" or "stderr" with text or bytes, "log" with a record's attributes, "warning" with what warn_explicit takes
 Shown = tuple[str, Any]
@@ -106,7 +114,7 @@ def _unnoticed() -> Generator[None, None, None]:
         _recorders.reset(token)
 
 
-class _Tee(wrapt.ObjectProxy):  # type: ignore[type-arg]  # generic since wrapt 2
+class _Tee(_ObjectProxy):
     """A stream, listened to. In all else it is the stream itself."""
 
     def __init__(self, stream: Any, layer: _Layer) -> None:
