@@ -15,10 +15,10 @@ FACE = "__init__"  # the public names
 
 # From the innermost room to the outermost; a room may import those before it. Those on one line do not know each other.
 ORDER: list[set[str]] = [
-    {"bulk", "errors", "modules", "numeric", "proxy", "quoting"},
+    {"bulk", "errors", "modules", "proxy", "quoting"},
     {"facts", "functions"},
     {"events"},
-    {"byvalue", "compression", "durations", "flight", "secret", "stores", "summary"},
+    {"compression", "durations", "flight", "pickling", "secret", "stores", "summary"},
     {"codec", "turns"},
     {"fingerprint", "blobs"},
     {"file"},
@@ -140,7 +140,7 @@ LATER = {
     *("asyncio", "base64", "cloudpickle", "dataclasses", "difflib", "diskcache", "email", "hashlib", "html"),
     *("inspect", "secrets", "shutil", "ssl", "subprocess", "tempfile", "wrapt", "zipfile", "zstandard"),
     *("array", "ast", "bisect", "logging", "random", "string", "traceback", "urllib"),
-    *(f"oncemore.{name}" for name in ("archive", "checkpoints", "history", "intents", "joining", "loops", "numeric")),
+    *(f"oncemore.{name}" for name in ("archive", "checkpoints", "history", "intents", "joining", "loops")),
     *(f"oncemore.{name}" for name in ("reasons", "repeats", "report", "screen", "summary", "verbs", "verification")),
     *(f"oncemore.{name}" for name in ("stores.creation", "stores.maintenance", "surroundings.objects")),
 }

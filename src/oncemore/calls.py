@@ -209,7 +209,7 @@ class Definition:
         if entry is None:
             return Found(why=why)
         try:
-            if self.identity.plain and entry.alone and not careful:  # then this is all that the rest would do
+            if self.identity.plain and entry.value_only and not careful:  # then this is all that the rest would do
                 return Found(entry, entry.load())
             value, effects, moment = self.load(asked, entry)
             why = verify(moment, effects)
@@ -222,8 +222,9 @@ class Definition:
     def reuse(self, asked: Asked, found: Found) -> Any:
         """Skip the step: leave the world as if it had run."""
         assert found.entry is not None
-        asked.run.count_reuse(asked.node.step, asked.node.key, found.entry.meta["seconds"])
-        depend(asked.run.state, found.entry.meta.get("reads", ()))
+        asked.run.count_reuse(asked.node.step, asked.node.key, found.entry.seconds)
+        if not found.entry.value_only:
+            depend(asked.run.state, found.entry.meta.get("reads", ()))
         if found.effects:
             restore(found.moment, found.effects)
         return found.value
@@ -253,7 +254,7 @@ class Definition:
             elif why == LEFT_OUT != told:
                 warn(f"step {self.name} runs again: its result or what else it did was {LEFT_OUT}")
         if entry is not None and self.expires is not None:
-            age = time.time() - entry.meta["time"]
+            age = time.time() - entry.time
             if age > self.expires:
                 return None, f"expired: {age:.0f} s old, kept for {self.expires:.0f} s"
         return entry, why
@@ -264,7 +265,7 @@ class Definition:
             moment = self.meet(asked, entry, ("argument", "state"))
         with keeping(asked.run.store):
             loaded = entry.load(moment.roots.find)
-        value, effects = loaded if entry.meta.get("effects") else (loaded, {})
+        value, effects = loaded if not entry.value_only and entry.meta.get("effects") else (loaded, {})
         return value, effects, moment
 
     def look(self, asked: Asked, entry: Decoded) -> Any:
@@ -275,7 +276,7 @@ class Definition:
 
     def meet(self, asked: Asked, entry: Decoded, kinds: tuple[str, ...] = ("argument",)) -> Moment:
         """The call, its objects known by the names that they have in the entry."""
-        moment, roots = self.moment(asked), entry.meta.get("roots", ())
+        moment, roots = self.moment(asked), () if entry.value_only else entry.meta.get("roots", ())
         for name in moment.arguments if roots else ():
             moment.roots.add("argument", name)  # in the order in which they were named then
         moment.roots.meet(roots, kinds)

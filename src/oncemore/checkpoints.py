@@ -106,7 +106,10 @@ class Checkpoint:
 
     def meta(self) -> dict[str, Any]:
         """What was noted of the step with its result; nothing for a checkpoint that is no step's."""
-        return dict(self._read(self.entry).meta) if self.entry else {}
+        if not self.entry:
+            return {}
+        entry = self._read(self.entry)
+        return {**entry.meta, "seconds": entry.seconds, "time": entry.time}
 
     def as_dict(self) -> dict[str, Any]:
         """What is known of it, for JSON."""

@@ -138,4 +138,6 @@ def _planned(run: Mapping[str, Any]) -> tuple[Record, dict[str, Frames], list[by
 
 
 def _entry(key: str, value: Any, facts: Mapping[str, Any]) -> Frames:
-    return encode(value, facts, key=key, secret=secret()).frames
+    meta = {name: fact for name, fact in facts.items() if name not in ("seconds", "time")}
+    seconds, time = float(facts.get("seconds", 0.0)), float(facts.get("time", 0.0))
+    return encode(value, meta, key=key, secret=secret(), seconds=seconds, time=time).frames

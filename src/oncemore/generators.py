@@ -158,7 +158,7 @@ def _relay(body: Any, recording: _Recording | None) -> ItemPath:
 
 
 def _replay(step: Definition, asked: Asked, entry: Decoded, moment: Moment) -> ItemPath:
-    asked.run.count_reuse(asked.node.step, asked.node.key, entry.meta["seconds"])
+    asked.run.count_reuse(asked.node.step, asked.node.key, entry.seconds)
     depend(asked.run.state, entry.meta.get("reads", ()))
     for number in range(entry.meta["chunks"]):
         chunk = yield Blocking(asked.shelf.chunk, entry, number)

@@ -78,6 +78,8 @@ class Kept:
     items: str = ""  # the beginning of the chunks' keys
     snapshot: Encoded | None = None  # the run's state after the step, unless it is kept already
     once: bool = False
+    seconds: float = 0.0  # how long it took
+    time: float = 0.0  # when it was completed
     blobs: list[str] = field(default_factory=list[str])  # the entries that hold the contents of its files
 
 

@@ -345,7 +345,8 @@ class Run(Past):
         """Keep the result of a completed node. What cannot be kept is told, and the program goes on."""
         self._refreshed.add((node.step, node.fingerprint))
         self.passed.add(node.key)
-        kept.meta = {"seconds": seconds, "step": node.step, "time": time.time(), "reason": reason, **kept.meta}
+        kept.meta = {"step": node.step, "reason": reason, **kept.meta}
+        kept.seconds, kept.time = seconds, time.time()
         token = current.enter(None)  # a step inside the value is kept as itself, not as part of this run
         shelf = self.shelf_of(node)
         try:

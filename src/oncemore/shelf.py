@@ -64,7 +64,7 @@ class Shelf:
             entry = self.read(key)
             if entry is None:
                 continue
-            if entry.bare and older is None:
+            if entry.value_only and older is None:
                 return entry
             for names in entry.meta.get("readings", ()):
                 variant = variant_key(key, {name: state(name) for name in names})
@@ -129,7 +129,9 @@ class Shelf:
             meta["items"], meta["chunks"] = kept.items, len(kept.chunks)
         key = variant_key(node.key, kept.reads) if kept.reads else node.key
         with keeping(self.store, lambda keys: meta.update(blobs=sorted({*meta.get("blobs", ()), *keys})), node.key):
-            entry = encode(kept.value, meta, key=key, secret=self.secret, name=kept.name)
+            entry = encode(
+                kept.value, meta, key=key, secret=self.secret, name=kept.name, seconds=kept.seconds, time=kept.time
+            )
         kept.blobs = meta.get("blobs", [])
         return entry
 
@@ -196,7 +198,7 @@ class Shelf:
             readings = [*readings, sorted(kept.reads)]
         covers = {"forgotten": True} if "forgotten" in known else {}
         meta = {**kept.meta, "readings": readings, "reads": kept.reads, **covers}
-        return encode(None, meta, key=node.key, secret=self.secret).frames
+        return encode(None, meta, key=node.key, secret=self.secret, seconds=kept.seconds, time=kept.time).frames
 
     def _trusted(self, key: str) -> Decoded | None:
         try:
@@ -289,9 +291,9 @@ class Shelf:
         """The event that names a snapshot, and the snapshot itself unless it is kept already."""
         self.store.commit(put={entry.key: entry.frames} if entry else {}, append=self._appended([event]))
 
-    def put(self, key: str, value: object, meta: Mapping[str, Any]) -> None:
+    def put(self, key: str, value: object, meta: Mapping[str, Any], *, time: float) -> None:
         """Write one entry of the run's own, durable when this returns."""
-        entry = encode(value, meta, key=key, secret=self.secret)
+        entry = encode(value, meta, key=key, secret=self.secret, time=time)
         self.near.drop(key)
         self.store.commit(put={key: entry.frames})
 
@@ -315,8 +317,8 @@ class Shelf:
         """The run's events in order, those after number `since`."""
         return iter(()) if self._log is None else read_log(self.store, self._log, since)
 
-    def others(self, node: Node, limit: int = 16) -> Iterator[tuple[Node, dict[str, Any]]]:
-        """Other checkpoints of the node's step with their metadata: first those of the same arguments."""
+    def others(self, node: Node, limit: int = 16) -> Iterator[tuple[Node, Decoded]]:
+        """Other checkpoints of the node's step: first those of the same arguments."""
         name = quote(node.step, safe="")
         for home in (self.home, *(older.home for older in reversed(self._older))):
             step = f"{home}{name}/"
@@ -326,10 +328,10 @@ class Shelf:
                     if data is None or key == node.key or "@" in code:
                         continue
                     try:
-                        meta = Decoded(data, key=key, secret=self.secret).meta
+                        entry = Decoded(data, key=key, secret=self.secret)
                     except IntegrityError:
                         continue  # it will be told when it is asked for
-                    yield Node(home, self.owner, node.step, arguments, code), meta
+                    yield Node(home, self.owner, node.step, arguments, code), entry
 
     def code_facts(self, code: str) -> tuple[dict[str, Part], dict[str, str]]:
         """What the code behind a digest consisted of, and the packages then; empty if that is not known any more."""

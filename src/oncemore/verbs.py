@@ -39,8 +39,8 @@ def explained(step: Definition, asked: Asked) -> Explanation:
     entry, why = step.find(asked)
     if entry is None:
         return Explanation(step.name, asked.node.id, False, why) if why else step.compare(asked)
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.meta["time"]))
-    said = f"reused: kept on {when}, took {entry.meta['seconds']:.1f} s"
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time))
+    said = f"reused: kept on {when}, took {entry.seconds:.1f} s"
     return Explanation(step.name, asked.node.id, True, said)
 
 
