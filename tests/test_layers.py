@@ -18,7 +18,7 @@ ORDER: list[set[str]] = [
     {"bulk", "errors", "modules", "numeric", "quoting"},
     {"facts", "functions"},
     {"events"},
-    {"byvalue", "compression", "durations", "flight", "secret", "stores", "summary"},
+    {"compression", "durations", "flight", "pickling", "secret", "stores", "summary"},
     {"codec", "turns"},
     {"fingerprint", "blobs"},
     {"file"},

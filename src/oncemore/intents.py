@@ -24,12 +24,12 @@ def begin(shelf: Shelf, node: Node) -> Decoded | None:
     key = shelf.intent_key(node.idempotency_key)
     found = shelf.read(key)
     if found is None:
-        meta = {"step": node.step, "node": node.id, "time": time.time()}
-        shelf.put(key, None, meta)
+        meta = {"step": node.step, "node": node.id}
+        shelf.put(key, None, meta, time=time.time())
         return None
     if found.meta.get("settled"):
         return found
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.meta["time"]))
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.time))
     raise UnknownOutcome(node.id, node.idempotency_key, when)
 
 
@@ -44,7 +44,7 @@ def resolve(shelves: Sequence[Shelf], which: str, happened: bool, result: Any) -
         if found.meta.get("settled") or which not in (key.rpartition("/")[2], found.meta["node"]):
             continue
         if happened:
-            shelf.put(key, result, {**found.meta, "settled": True})
+            shelf.put(key, result, {**found.meta, "settled": True}, time=found.time)
         else:
             shelf.remove(key)
         return
@@ -66,7 +66,7 @@ def unknown(shelf: Shelf) -> list[Unknown]:
         Unknown(
             node=found.meta["node"],
             key=key.rpartition("/")[2],
-            begun=datetime.fromtimestamp(found.meta["time"], timezone.utc),
+            begun=datetime.fromtimestamp(found.time, timezone.utc),
         )
         for key, found in shelf.intents()
         if not found.meta.get("settled")

@@ -113,7 +113,8 @@ def compare(shelf: Shelf, node: Node, now: Facts, state: State, passed: Containe
         found = tuple(_state_changes(meta, state))
         return Reason(sentence(found), found, node.key if found else "")
     nearest, least = None, len(now.arguments) + 1
-    for other, meta in shelf.others(node):
+    for other, entry in shelf.others(node):
+        meta = entry.meta
         before: dict[str, str] = meta.get("arguments", {})
         differing = sum(_digest(now.arguments, name) != before.get(name) for name in {**before, **now.arguments})
         if other.key not in passed and differing < least:

@@ -249,7 +249,7 @@ class _Adopting(_Comparing):
     def compared_with(self, node: Node) -> list[Node]:
         """The same call under earlier codes, the newest first."""
         alike = [pair for pair in self.kept_of(node).others(node) if pair[0].arguments == node.arguments]
-        newest = sorted(alike, key=lambda pair: pair[1].get("time", 0), reverse=True)
+        newest = sorted(alike, key=lambda pair: pair[1].time, reverse=True)
         return list({other.code: other for other, _ in newest}.values())
 
     def compared(self, node: Node, found: Mapping[Node, str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import random
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -14,7 +15,25 @@ import numpy as np
 import pytest
 
 from oncemore import CodecError, IntegrityError, compression
-from oncemore.codec import MAGIC, VERSION, Decoded, dumps, encode, glance, loads, offender, seal, took, unseal
+from oncemore.codec import (
+    GLOBALS,
+    MAGIC,
+    MAIN,
+    NAMES,
+    TOMBSTONE,
+    VALUE_ONLY,
+    VERSION,
+    Decoded,
+    dumps,
+    encode,
+    loads,
+    offender,
+    pack,
+    seal,
+    tombstone,
+    unseal,
+)
+from tests.processes import Script
 
 SECRET = bytes(range(32))
 RNG = random.Random(1)
@@ -51,8 +70,8 @@ def test_an_entry_begins_with_magic_and_version() -> None:
 
 
 def test_metadata_is_read_without_the_value() -> None:
-    decoded = Decoded(stored(Explosive(), step="load", time=1.5), key="k", secret=SECRET)
-    assert decoded.meta == {"step": "load", "time": 1.5}
+    decoded = Decoded(stored(Explosive(), step="load"), key="k", secret=SECRET)
+    assert decoded.meta == {"step": "load"}
     assert exploded == []
     decoded.load()
     assert exploded.pop()
@@ -83,11 +102,14 @@ def test_an_entry_counts_under_its_own_key_only() -> None:
 
 
 def test_keys_and_content_cannot_be_shifted_into_each_other() -> None:
-    (envelope, body) = seal([b"cd"], "ab", SECRET)
-    for key, moved in (("a", b"bcd"), ("abc", b"d"), ("abcd", b"")):
+    head = MAGIC + bytes([VERSION])
+    (entry,) = seal([b"cd"], "ab" + head.decode(), SECRET)
+    assert bytes(entry).startswith(head + b"cd")
+    mac = bytes(entry[-32:])
+    for key, moved in (("ab", head + b"cd"), ("ab" + head.decode() * 2, b"cd"), ("ab" + head.decode() + "cd", b"")):
         with pytest.raises(IntegrityError):
-            unseal(bytes(envelope) + moved, key, SECRET)
-    assert bytes(unseal(bytes(envelope) + bytes(body), "ab", SECRET)) == b"cd"
+            unseal(head + moved + mac, key, SECRET)
+    assert bytes(unseal(entry, "ab" + head.decode(), SECRET)) == b"cd"
 
 
 def test_another_secret_is_refused() -> None:
@@ -107,6 +129,91 @@ def test_a_later_format_is_refused_by_its_number() -> None:
     data[4] = 2
     with pytest.raises(IntegrityError, match="format 2"):
         loaded(data)
+
+
+def test_a_signed_entry_that_is_no_value_is_refused() -> None:
+    for content in (b"", b"{}", bytes(57)):
+        with pytest.raises(IntegrityError, match="not a value"):
+            Decoded(b"".join(seal([content], "k", SECRET)), key="k", secret=SECRET)
+
+
+@pytest.mark.parametrize("size", [1, 70_000, (1 << 21) + 5])
+def test_a_packed_value_is_sealed_for_one_key_and_then_another(size: int) -> None:
+    value = RNG.randbytes(size)
+    packed = pack(value, {"step": "s"}, seconds=1.5, time=2.5)
+    for key in ("one", "two"):
+        entry = packed.seal(key, SECRET)
+        data = b"".join(entry.frames)
+        assert (entry.key, entry.raw_bytes, entry.stored_bytes) == (key, packed.raw_bytes, packed.stored_bytes)
+        assert packed.stored_bytes == len(data)
+        assert data == b"".join(encode(value, {"step": "s"}, key=key, secret=SECRET, seconds=1.5, time=2.5).frames)
+        assert loaded(data, key) == value
+
+
+# --- the header -----------------------------------------------------------------------------------------------------
+
+
+def flags_of(value: object, **options: Any) -> int:
+    entry = encode(value, options.pop("meta", {}), key="k", secret=SECRET, **options)
+    return Decoded(b"".join(entry.frames), key="k", secret=SECRET).flags
+
+
+@pytest.mark.parametrize("value", [1, "x" * 5000, np.arange(1000)], ids=["small", "packed", "array"])
+def test_a_hit_is_told_how_long_the_step_took_and_when_without_its_metadata(
+    value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = encode(value, {"step": "s"}, key="k", secret=SECRET, seconds=1.5, time=1.7e9)
+    monkeypatch.setattr("oncemore.codec.json", None)  # nothing is parsed
+    decoded = Decoded(b"".join(entry.frames), key="k", secret=SECRET)
+    assert (decoded.seconds, decoded.time, decoded.value_only, decoded.is_tombstone) == (1.5, 1.7e9, True, False)
+    assert np.array_equal(decoded.load(), value)
+
+
+@pytest.mark.parametrize("more", ["effects", "roots", "reads", "readings", "items", "blobs"])
+def test_an_entry_with_more_than_a_value_says_so(more: str) -> None:
+    assert flags_of(1, meta={"step": "s"}) & VALUE_ONLY
+    assert not flags_of(1, meta={"step": "s", more: []}) & VALUE_ONLY
+
+
+def test_an_entry_says_whether_it_has_names_for_objects_of_the_caller() -> None:
+    own = [1]
+    assert flags_of([own], name=lambda obj: None) == VALUE_ONLY
+    assert flags_of([own], name=lambda obj: "mine" if obj is own else None) == NAMES
+    function = [own, lambda: 1]
+    assert flags_of(function, name=lambda obj: "mine" if obj is own else None) & (NAMES | VALUE_ONLY) == NAMES
+    assert flags_of(function, name=lambda obj: None) & (NAMES | VALUE_ONLY) == VALUE_ONLY
+
+
+def test_an_entry_says_whether_its_pickle_names_classes() -> None:
+    plain = (None, True, 147, 1.5, "\x93", b"\x93", [1, {"a": (2.5, b"x")}], {1, 2})
+    assert [flags_of(value) for value in plain] == [VALUE_ONLY] * len(plain)
+    assert flags_of(Path("x")) == flags_of([np.arange(3)]) == VALUE_ONLY | GLOBALS
+
+
+def test_an_entry_says_whether_its_pickle_mentions_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncemore.codec.canonical_name", lambda module: "the_script")
+    for text, main in (("__main__", {"main": "the_script"}), ("__mp_main__", {"main": "the_script"}), ("main", {})):
+        decoded = Decoded(stored([text]), key="k", secret=SECRET)
+        assert (decoded.flags & MAIN != 0, decoded.meta) == (bool(main), main)
+        assert decoded.load() == [text]
+
+
+def test_a_tombstone_says_why() -> None:
+    decoded = Decoded(b"".join(tombstone("k", SECRET, "forgotten")), key="k", secret=SECRET)
+    assert (decoded.flags, decoded.is_tombstone, decoded.value_only) == (TOMBSTONE, True, False)
+    assert decoded.meta == {"why": "forgotten"}
+    with pytest.raises(IntegrityError):
+        Decoded(b"".join(tombstone("k", SECRET, "forgotten")), key="other", secret=SECRET)
+
+
+def test_entries_that_differ_in_their_metadata_only_hold_the_same() -> None:
+    for value in (1, [np.arange(2000), np.frombuffer(RNG.randbytes(999), "u1")], "x" * 5000):
+        one, other = (
+            Decoded(b"".join(encode(value, meta, key="k", secret=SECRET, time=time).frames), key="k", secret=SECRET)
+            for meta, time in (({"a": 1}, 1.0), ({"a": "longer"}, 2.0))
+        )
+        assert one.holds(other)
+        assert not one.holds(Decoded(stored([value]), key="k", secret=SECRET))
 
 
 # --- frames ---------------------------------------------------------------------------------------------------------
@@ -166,22 +273,16 @@ BUFFERS: dict[str, tuple[Any, int]] = {
     "text": (b"so it goes " * 1000, compression.ZSTD),
     "noise": (RNG.randbytes(100_000), compression.RAW),
     "a lot of text": (b"so it goes " * 1_000_000, compression.ZSTD),
-    "counted numbers": (np.arange(100_000, dtype="i8"), compression.BLOCKS),
-    "smooth numbers": (np.linspace(0, 1, 100_000), compression.BLOCKS),
-    "several blocks of numbers": (np.arange(300_001, dtype="i4") * 3, compression.BLOCKS),
-    "sorted numbers": (np.sort(np.array([RNG.getrandbits(40) for _ in range(20_000)])), compression.BLOCKS),
-    "numbers on both sides of zero": (np.array([RNG.randint(-99, 99) for _ in range(9_000)]), compression.BLOCKS),
-    "numbers that differ by more than they can count": (
-        np.array([-(1 << 63), (1 << 63) - 1] * 999),
-        compression.BLOCKS,
-    ),
-    "one number again and again": (np.full(9_000, 1 << 60), compression.BLOCKS),
-    "prices": (np.array([RNG.randint(0, 99_999) / 100 for _ in range(20_000)]), compression.BLOCKS),
-    "prices in half the size": (np.array([RNG.randint(0, 9999) / 100 for _ in range(9_000)], "f4"), compression.BLOCKS),
-    "prices, and then none": (
-        np.array([RNG.randint(0, 99_999) / 100 for _ in range(150_000)] + [-0.0, np.nan, np.inf]),
-        compression.BLOCKS,
-    ),
+    "counted numbers": (np.arange(100_000, dtype="i8"), compression.SHUFFLED),
+    "smooth numbers": (np.linspace(0, 1, 100_000), compression.SHUFFLED),
+    "one block of numbers": (np.arange(1 << 19), compression.SHUFFLED),
+    "several blocks of numbers": (np.arange((1 << 21) + 1, dtype="i4") * 3, compression.SHUFFLED),
+    "short numbers": (np.arange(30_001, dtype="i2") // 9, compression.SHUFFLED),
+    "complex numbers": (np.arange(30_001) * (1 + 2j), compression.SHUFFLED),
+    "sorted numbers": (np.sort(np.array([RNG.getrandbits(40) for _ in range(20_000)])), compression.SHUFFLED),
+    "numbers on both sides of zero": (np.array([RNG.randint(-99, 99) for _ in range(9_000)]), compression.ZSTD),
+    "one number again and again": (np.full(9_000, 1 << 60), compression.SHUFFLED),
+    "prices": (np.array([RNG.randint(0, 99_999) / 100 for _ in range(20_000)]), compression.ZSTD),
     "uniform floats": (np.array([RNG.random() for _ in range(20_000)]), compression.RAW),
     "few numbers": (np.arange(400), compression.ZSTD),
     "noise in numbers": (np.frombuffer(RNG.randbytes(800_000), "i8"), compression.RAW),
@@ -216,6 +317,61 @@ def test_a_frame_that_unpacks_to_less_than_was_said_is_refused() -> None:
 def test_a_frame_never_unpacks_to_more_than_was_said() -> None:
     packed = compression.pack(bytes(1 << 24))
     assert len(compression.unpack(packed.packing, packed.item, memoryview(b"".join(packed.pieces)), 100)) == 100
+
+
+def test_no_memory_is_set_aside_for_more_than_zstd_can_make_of_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = compression.pack(bytes(1 << 24))
+    data = memoryview(b"".join(packed.pieces))
+    assert bytes(compression.unpack(packed.packing, packed.item, data, packed.raw)) == bytes(1 << 24)
+    monkeypatch.setattr(compression, "allocate", None)
+    with pytest.raises(CodecError, match="cannot unpack to"):
+        compression.unpack(packed.packing, packed.item, data, 1 << 50)
+
+
+def test_without_numpy_numbers_are_compressed_as_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = np.arange(100_000)
+    monkeypatch.delitem(sys.modules, "numpy")
+    assert compression.pack(pickle.PickleBuffer(numbers)).packing == compression.ZSTD
+
+
+def test_where_no_thread_can_be_had_large_buffers_are_compressed_without(script: Script) -> None:
+    done = script(
+        """
+        import os, pickle, resource, threading
+        import numpy
+        from oncemore import compression
+        if os.getuid() == 0:
+            os.setuid(65534)  # the limit is not for everybody
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+        try:
+            threading.Thread(target=print).start()
+        except RuntimeError:
+            print("no threads")
+        for buffer in (b"so it goes " * 1_000_000, pickle.PickleBuffer(numpy.arange(1 << 20))):
+            packed = compression.pack(buffer)
+            again = compression.unpack(packed.packing, packed.item, memoryview(b"".join(packed.pieces)), packed.raw)
+            assert bytes(again) == bytes(memoryview(buffer).cast("B"))
+        print("done")
+        """
+    )
+    assert done.lines == ["no threads", "done"], done.err
+
+
+def test_a_forked_child_compresses_as_its_parent_did(script: Script) -> None:
+    done = script(
+        """
+        import os, warnings
+        from oncemore import compression
+        warnings.simplefilter("ignore")
+        data = b"so it goes " * 1_000_000
+        ours = b"".join(compression.pack(data).pieces)
+        child = os.fork()
+        if not child:
+            os._exit(b"".join(compression.pack(data).pieces) != ours)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """
+    )
+    assert done.out.split() == ["0"]
 
 
 def test_threads_compress_at_the_same_time() -> None:
@@ -326,31 +482,3 @@ def test_the_same_value_gives_the_same_bytes() -> None:
     one, two = (stored({"a": np.arange(1000), "b": list(range(100))}) for _ in range(2))
     assert one == two
     assert all(a != b for a, b in itertools.pairwise([stored(i) for i in range(4)]))
-
-
-def test_a_glance_takes_small_bare_entries_and_leaves_all_others() -> None:
-    def entry(value: object, meta: dict[str, Any] = {"seconds": 1.5, "step": "s"}, **options: Any) -> bytes:
-        return b"".join(encode(value, meta, key="k", secret=SECRET, **options).frames)
-
-    for value in (1, None, "text", [1, {"a": (2.5, b"x")}], 147):
-        small = glance(entry(value), "k", SECRET)
-        assert small is not None and small == encode(value, {"seconds": 1.5}, key="k", secret=SECRET).small
-        assert (pickle.loads(small), took(small)) == (value, 1.5)
-    others = (
-        entry(Path("x")),
-        entry(1, {"seconds": 1.5, "effects": []}),
-        entry(1, {"step": "s", "seconds": 1.5}),
-        entry(1, name=lambda obj: None),
-        entry("x" * 10_000),
-        entry(bytes(5000)),
-    )
-    assert [glance(data, "k", SECRET) for data in others] == [None] * len(others)
-
-
-def test_a_glance_believes_nothing_that_is_not_signed() -> None:
-    data = b"".join(encode(1, {"seconds": 1.5, "step": "s"}, key="k", secret=SECRET).frames)
-    assert glance(data, "other", SECRET) is None
-    assert glance(data, "k", bytes(32)) is None
-    for place in range(len(data)):
-        assert glance(data[:place], "k", SECRET) is None
-        assert glance(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :], "k", SECRET) is None

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Sequence
 from typing import cast
 
-from ..bulk import Headed, allocate, mapped
+from ..bulk import allocate
 from ..errors import IntegrityError
 from . import Bytes, Frames
 from .filesystem import LOCAL_FILE_SYSTEMS, describe, file_system
@@ -24,8 +24,7 @@ DBNAME = "cache.db"  # as in diskcache, like the modes: a value in its row, a va
 MODE_RAW, MODE_BINARY = 1, 2
 FORMAT = 1  # of the store
 INLINE = 1 << 15  # values below this size live in their row
-_LARGE = 1 << 20  # room for such a file is asked for at once, and it is mapped: that saves a third of the time
-_WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+_LARGE = 1 << 20  # room for such a file is asked for at once: that saves half of the time
 _NOT_A_FILE = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO)
 _NAME = r"[0-9a-f]{2}/[0-9a-f]{30}\.val"
 
@@ -118,14 +117,7 @@ class BytesDisk:
             if size >= _LARGE and self._local:
                 with contextlib.suppress(OSError):  # what is wrong, writing will tell
                     os.posix_fallocate(file.fileno(), 0, size)
-            if isinstance(frames, Headed):
-                head = frames.begin()
-                file.seek(frames.size)
-                file.writelines(frames.body)
-                file.seek(0)
-                file.write(head())
-            else:
-                file.writelines(frames)  # a large frame goes past the buffer: it is not copied
+            file.writelines(frames)  # a large frame goes past the buffer: it is not copied
             if self.fsync:
                 file.flush()
                 os.fsync(file.fileno())
@@ -142,10 +134,6 @@ class BytesDisk:
             size = about.st_size
             if not stat.S_ISREG(about.st_mode) or expected not in (None, size):
                 raise self.damaged(key, f"its file {filename} has {size} bytes instead of {expected}")
-            # One that somebody may write to would change in our hands.
-            final = size >= _LARGE and not about.st_mode & _WRITABLE
-            if final and self._local and (found := mapped(descriptor, size)) is not None:
-                return found
             buffer = allocate(size)
             if not _fill(descriptor, buffer):
                 raise self.damaged(key, f"its file {filename} was cut short while it was read")
@@ -155,8 +143,6 @@ class BytesDisk:
 
 
 def _size(frames: Frames) -> int:
-    if isinstance(frames, Headed):
-        return frames.size + _size(frames.body)
     return sum(memoryview(frame).nbytes for frame in frames)
 
 
