@@ -52,7 +52,6 @@ def test_many_threads_get_a_key_once(tmp_path):
 
 def test_no_descriptor_stays_open_when_nothing_is_held(tmp_path):
     store = DiskStore(tmp_path)
-    store.close()
     before = len(os.listdir("/proc/self/fd"))
     holds = [store.hold(f"key {number}") for number in range(50)]
     assert len(os.listdir("/proc/self/fd")) == before + 1

@@ -547,6 +547,7 @@ class _Blank(diskcache.Cache):
         try:
             super().__init__(os.sep, **SETTINGS)
             execute = self._connection.execute
+            execute("DROP INDEX IF EXISTS Cache_expire_time")  # nothing expires; it makes up a tenth of a small commit
             execute("CREATE INDEX Cache_filename ON Cache(filename) WHERE filename IS NOT NULL")  # for upkeep
             execute("INSERT INTO Settings VALUES ('oncemore_format', ?)", (FORMAT,))
             if hidden:
