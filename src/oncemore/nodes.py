@@ -11,7 +11,7 @@ from blake3 import blake3
 from .codec import Encoded, Naming
 from .facts import dataclass, field
 from .fingerprint import Part
-from .quoting import quote
+from .records import in_key
 
 NEW = "new node"  # why one runs of which nothing is known
 
@@ -20,11 +20,16 @@ class _Quoted(dict[str, str]):
     """The names of steps as they stand in keys."""
 
     def __missing__(self, name: str) -> str:
-        self[name] = quoted = quote(name, safe="")
+        self[name] = quoted = in_key(name, 500)  # other keys contain this one
         return quoted
 
 
 _quoted = _Quoted()
+
+
+def step_in_key(step: str) -> str:
+    """The name of a step as it stands in keys."""
+    return _quoted[step]
 
 
 def place(step: str, arguments: str, code: str) -> str:

@@ -15,9 +15,8 @@ from .events import Event, SnapshotSaved, StepCompleted, StepForgotten
 from .facts import replace
 from .fingerprint import Part
 from .near import Near
-from .nodes import Kept, Node, variant_key
-from .quoting import quote
-from .records import needed, read_log, signed
+from .nodes import Kept, Node, step_in_key, variant_key
+from .records import in_key, needed, read_log, signed
 from .secret import secret
 from .stores import Frames, Store
 
@@ -255,7 +254,7 @@ class Shelf:
         return f"node/{self.owner}/!/{idempotency_key}"
 
     def loop_key(self, name: str) -> str:
-        return f"{self.home}$/{quote(name, safe='')}"
+        return f"{self.home}$/{in_key(name)}"
 
     def find_loop(self, name: str) -> Decoded | None:
         """The last snapshot of a loop that counts."""
@@ -317,7 +316,7 @@ class Shelf:
 
     def others(self, node: Node, limit: int = 16) -> Iterator[tuple[Node, dict[str, Any]]]:
         """Other checkpoints of the node's step with their metadata: first those of the same arguments."""
-        name = quote(node.step, safe="")
+        name = step_in_key(node.step)
         for home in (self.home, *(older.home for older in reversed(self._older))):
             step = f"{home}{name}/"
             for prefix in (f"{step}{node.arguments}.", step):

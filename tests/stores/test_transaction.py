@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
 
 import pytest
 
 from oncemore.errors import StoreError
 from oncemore.stores.disk import DiskStore
-from oncemore.testing import bytes_of
+from oncemore.testing import bytes_of, in_fork
 
 
 class Interrupting:
@@ -91,6 +93,18 @@ def test_a_commit_whose_file_was_tidied_away_meanwhile_is_refused(store, tmp_pat
             store.commit(put={"a": [b"new" * 20_000]})
     assert bytes_of(store, "a") == b"old" * 20_000
     assert other.maintain().damaged == []
+
+
+def test_a_kill_inside_a_transaction_loses_no_value_that_it_was_about_to_replace(store, tmp_path, monkeypatch):
+    def child() -> int:
+        # diskcache removes the file of a replaced value at the end of each `set`, before the outer COMMIT.
+        monkeypatch.setattr(store._cache, "delete", lambda key: os.kill(os.getpid(), signal.SIGKILL))
+        store.commit(put={"a": [b"new" * 20_000]}, delete=["c"])
+        return 0
+
+    assert in_fork(child) == -signal.SIGKILL
+    assert bytes_of(store, "a") == b"old" * 20_000
+    assert store.maintain(older_than=-1).damaged == []
 
 
 def test_a_file_replaced_between_row_and_reading_gives_the_new_value(store, tmp_path, monkeypatch):
