@@ -28,9 +28,7 @@ def store(tmp_path):
 
 
 def file_of(store: DiskStore, key: str) -> Path:
-    (name,) = (
-        store._cache._session().connection.execute("SELECT filename FROM Cache WHERE key = ?", (key,)).fetchone()
-    )
+    (name,) = store._cache._session().connection.execute("SELECT filename FROM Cache WHERE key = ?", (key,)).fetchone()
     return Path(store.path, name)
 
 

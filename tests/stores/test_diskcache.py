@@ -20,7 +20,9 @@ def store(tmp_path):
     """A store with a past: entries of both kinds, some replaced, some deleted, and a log."""
     store = DiskStore(tmp_path / "s")
     store.commit(put={f"k{number}": [b"%d" % number * 40_000] for number in range(10)})
-    store.commit(put={"k1": [b"small now"], "k2": [b"x" * 50_000], "new": [b"y" * 70_000]}, append={"log/": [b"a", b"b"]})
+    store.commit(
+        put={"k1": [b"small now"], "k2": [b"x" * 50_000], "new": [b"y" * 70_000]}, append={"log/": [b"a", b"b"]}
+    )
     store.commit(delete=["k3", "k4", "nothing"])
     assert not store.commit(put={"refused": [b"z" * 50_000]}, expect={"k1": None})
     return store

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 
+import diskcache
 import pytest
 
 from oncemore.errors import StoreError
@@ -47,6 +48,18 @@ def test_an_orphan_goes_once_it_is_old_and_nothing_else_does(tmp_path):
     young = orphan(tmp_path, age=10)
     assert store.maintain().orphans_removed == 0
     assert young.exists()
+
+
+def test_empty_folders_that_a_kill_left_go(tmp_path):
+    store = DiskStore(tmp_path)
+    store.commit(put={"large": [b"x" * 50_000]})
+    (tmp_path / "ab").mkdir(exist_ok=True)
+    (tmp_path / "cd" / "ef").mkdir(parents=True, exist_ok=True)
+    orphan(tmp_path)
+    store.maintain()
+    with diskcache.Cache(str(tmp_path)) as cache:
+        assert cache.check() == []
+    assert bytes_of(store, "large") == b"x" * 50_000
 
 
 def test_replaced_and_deleted_values_leave_no_file(tmp_path):

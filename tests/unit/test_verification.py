@@ -149,7 +149,13 @@ def test_what_nothing_refers_to_is_an_orphan_and_does_no_harm() -> None:
     stray.write_bytes(b"x")
     os.utime(stray, (0, 0))
     told = [key for key, _ in found(history.verify(), "orphan")]
-    assert told == ["blob/00", "doctor/1", "event/0123456789abcdef", "node/0123456789abcdef", "00/00/" + "0" * 28 + "-1.val"]
+    assert told == [
+        "blob/00",
+        "doctor/1",
+        "event/0123456789abcdef",
+        "node/0123456789abcdef",
+        "00/00/" + "0" * 28 + "-1.val",
+    ]
 
 
 def test_orphans_alone_are_well() -> None:

@@ -164,7 +164,9 @@ class BytesDisk(diskcache.Disk):
         """Remove value files and the folders that become empty. Files that are gone, or not ours, are left alone."""
         for name in names:
             if name is not None and self.size_of(name) is not None:
-                super().remove(name)
+                path = os.path.join(self._directory, name)
+                _unlink(path)
+                remove_folders(os.path.dirname(path))
 
     @functools.cached_property
     def _on_local_disk(self) -> bool:
@@ -213,6 +215,13 @@ def _private(path: str, flags: int) -> int:
                 with contextlib.suppress(FileExistsError, FileNotFoundError):  # whoever empties a folder removes it
                     os.mkdir(folder, 0o700)
     return os.open(path, flags, 0o600)
+
+
+def remove_folders(path: str) -> None:
+    """Remove the folder `ab/cd` of value files and the one around it, as far as they are empty."""
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
+        os.rmdir(os.path.dirname(path))
 
 
 def _sync_directory(path: str) -> None:
@@ -282,9 +291,7 @@ class Cache(diskcache.Cache):
         self._refusal: StoreError | None = None  # why nothing can be written, if so
         self.renew()
 
-    def use(
-        self, doing: str, work: Callable[Given, Result], *given: Given.args, **named: Given.kwargs
-    ) -> Result:
+    def use(self, doing: str, work: Callable[Given, Result], *given: Given.args, **named: Given.kwargs) -> Result:
         """Call `work`, which uses this thread's connection for a few statements; what goes wrong is explained."""
         try:
             while True:
@@ -304,7 +311,8 @@ class Cache(diskcache.Cache):
 
         Value files that have no row afterwards are removed; in doubt they stay, and upkeep finds them.
         """
-        files, applied = self.values.files, False
+        files = self.values.files
+        applied: bool | None = False
         written, files.written = files.written, []
         self._settle()
         files.replaced = []
@@ -377,7 +385,9 @@ class Cache(diskcache.Cache):
     @property
     def _con(self) -> sqlite3.Connection:
         session: Session | None = getattr(self._local, "session", None)
-        if session is None or session.connection is None:  # reopened here, the rest of a transaction would be on its own
+        if (
+            session is None or session.connection is None
+        ):  # reopened here, the rest of a transaction would be on its own
             raise sqlite3.ProgrammingError("this process was forked in the midst of it")
         return session.connection
 

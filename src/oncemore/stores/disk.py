@@ -13,9 +13,11 @@ from typing import Any, Literal
 from urllib.parse import quote, unquote_to_bytes
 from weakref import WeakValueDictionary
 
+from diskcache.core import DBNAME, MODE_RAW
+
 from ..errors import IntegrityError, StoreError, UsageError
 from . import Bytes, Frames, Hold, Store, open_store
-from .cache import CHUNK, COLUMNS, DBNAME, MODE_RAW, Cache, Damaged, Missing, opening
+from .cache import CHUNK, COLUMNS, Cache, Damaged, Missing, opening
 from .filesystem import describe, network_file_system
 from .keys import DIGITS, LONGEST, above_prefix, check_change, checked, first_key, log_key, log_number
 from .locks import lock_file

@@ -7,8 +7,11 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from .cache import CHUNK, COLUMNS, DBNAME, MODE_BINARY, MODE_RAW, Cache
+from diskcache.core import DBNAME, MODE_BINARY, MODE_RAW
+
+from .cache import CHUNK, COLUMNS, Cache, remove_folders
 
 _NOT_INLINE = (
     "SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text'"
@@ -31,8 +34,8 @@ def maintain(cache: Cache, older_than: float) -> Maintenance:
     sizes: list[int] = []
     for names in _chunks(list(_old_files(cache, limit))):
         # A commit that names one of these either has its row in by now, or looks for its file after we are done.
-        cache.use("tidy", cache.change, lambda names=names: sizes.extend(_remove_orphans(cache, names)))
-    _remove_empty_folders(cache, limit)
+        cache.use("tidy", cache.change, partial(_remove_orphans, cache, names, sizes))
+    _remove_empty_folders(cache)
     damaged = [key for key in cache.use("read", _keys_to_check, cache) if not cache.use("read", _intact, cache, key)]
     shrink(cache)
     return Maintenance(len(sizes), sum(sizes) + max(0, before - _database_size(cache.path)), damaged)
@@ -43,7 +46,9 @@ def orphans(cache: Cache, older_than: float) -> list[str]:
     found: list[str] = []
     for names in _chunks(list(_old_files(cache, time.time() - older_than))):
         found += cache.use("read", _without_row, cache, names)
-    return sorted(name for name in found if os.path.lexists(os.path.join(cache.directory, name)))  # not removed meanwhile
+    return sorted(
+        name for name in found if os.path.lexists(os.path.join(cache.directory, name))
+    )  # not removed meanwhile
 
 
 def shrink(cache: Cache) -> None:
@@ -80,12 +85,15 @@ def _old_files(cache: Cache, limit: float) -> Iterator[str]:
 
 def _folders(cache: Cache) -> Iterator[str]:
     """The folders of value files, `ab/cd`."""
-    for outer in os.scandir(cache.directory):
-        if len(outer.name) == 2 and outer.is_dir(follow_symlinks=False):
-            with contextlib.suppress(FileNotFoundError):
-                for inner in os.scandir(outer.path):
-                    if len(inner.name) == 2 and inner.is_dir(follow_symlinks=False):
-                        yield f"{outer.name}/{inner.name}"
+    return (f"{outer.name}/{inner.name}" for outer in _pairs(cache.directory) for inner in _pairs(outer.path))
+
+
+def _pairs(folder: str) -> list[os.DirEntry[str]]:
+    """The folders inside one whose names have two characters; none if it is gone meanwhile."""
+    try:
+        return [each for each in os.scandir(folder) if len(each.name) == 2 and each.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
 
 
 def _is_old(entry: os.DirEntry[str], limit: float) -> bool:
@@ -95,24 +103,23 @@ def _is_old(entry: os.DirEntry[str], limit: float) -> bool:
         return False
 
 
-def _remove_orphans(cache: Cache, names: Sequence[str]) -> Iterator[int]:
-    """Remove those of the files that have no row; their sizes."""
+def _remove_orphans(cache: Cache, names: Sequence[str], sizes: list[int]) -> None:
+    """Remove those of the files that have no row, and note their sizes."""
     for name in _without_row(cache, names):
         with contextlib.suppress(OSError):
             path = os.path.join(cache.directory, name)
             size = os.lstat(path).st_size
             os.unlink(path)
-            yield size
-            os.removedirs(os.path.dirname(path))  # if it is empty now
+            sizes.append(size)
 
 
-def _remove_empty_folders(cache: Cache, limit: float) -> None:
-    """Those that a kill left between removing a file and its folder. Whoever writes a file makes its folders anew."""
+def _remove_empty_folders(cache: Cache) -> None:
+    """Also those that a kill left between removing a file and its folder. Whoever writes a file makes its folders anew."""
     for folder in list(_folders(cache)):
-        path = os.path.join(cache.directory, folder)
+        remove_folders(os.path.join(cache.directory, folder))
+    for outer in _pairs(cache.directory):
         with contextlib.suppress(OSError):
-            if os.stat(path).st_mtime < limit:
-                os.removedirs(path)
+            os.rmdir(outer.path)
 
 
 def _keys_to_check(cache: Cache) -> list[str]:
