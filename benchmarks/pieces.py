@@ -19,9 +19,8 @@ import diskcache
 from blake3 import blake3
 
 from oncemore import calls, checkpoint_scope, checkpointed, codec, flight, quick, runs, shelf
-from oncemore.stores import values
+from oncemore.stores.cache import Cache
 from oncemore.stores.disk import DiskStore
-from oncemore.stores.transaction import Change
 
 from .calls import fill_stash, produce
 from .harness import stash
@@ -37,15 +36,14 @@ MISS: list[tuple[str, Any, str]] = [
     ("beginning noted", runs.Run, "begin"),
     ("pickle, metadata, signature", shelf.Shelf, "encode"),
     ("event and its signature", shelf.Shelf, "_appended"),
-    ("transaction", Change, "apply"),
+    ("transaction", Cache, "change"),
     ("around the transaction", DiskStore, "commit"),
     ("what is to be kept, put together", runs.Run, "record"),
     ("lock given back", flight.Seat, "release"),
 ]
 PIPELINE: list[tuple[str, Any, str]] = [
     ("signatures", codec, "_mac"),
-    ("files mapped", values, "mapped"),
-    ("rows, and files opened or read", DiskStore, "get"),
+    ("rows and files read", DiskStore, "get"),
     ("unpickled", codec.Decoded, "load"),
 ]
 REST = "between them"

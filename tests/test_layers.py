@@ -24,7 +24,7 @@ ORDER: list[set[str]] = [
     {"file"},
     {"surroundings"},
     {"records"},
-    {"nodes", "records"},
+    {"nodes"},
     {"earlier", "near"},
     {"shelf"},
     {"reasons"},

@@ -8,7 +8,9 @@
      ├── OutputMissing (FileNotFoundError) a step did not produce a file that it declares
      ├── CodecError                        bytes that do not become a value again, or a value that does not become bytes
      └── StoreError (OSError)              the store cannot be read or written
+          ├── StoreUnavailable             the store is busy or out of reach now; later it may not be
           ├── StoreDamaged                 the store as a whole is unreadable
+          ├── HoldLost                     a commit depended on holding a key that this process does not hold any more
           └── IntegrityError               one entry is not what was written there
 
     CheckpointWarning (UserWarning)        something was not kept, or not reused, and why
@@ -95,6 +97,14 @@ class CodecError(OncemoreError):
 
 class StoreError(OncemoreError, OSError):
     """The store cannot be read or written; the message names it and the remedy."""
+
+
+class StoreUnavailable(StoreError):
+    """The store is busy or cannot be reached now; trying again later may help."""
+
+
+class HoldLost(StoreError):
+    """A commit was made under a hold that is gone. Nothing was written: whoever holds the key now may know better."""
 
 
 class StoreDamaged(StoreError):

@@ -9,12 +9,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
-from urllib.parse import quote
 
 from blake3 import blake3
 
 from .codec import Encoded, Naming
 from .fingerprint import Part
+from .records import in_key
 from .stores import Bytes, Hold
 
 # Why a node runs that has no checkpoint, or none that counts.
@@ -32,7 +32,7 @@ SIGILS = "#$=!^"  # entries of a run that are no nodes': names of steps are quot
 @lru_cache(10_000)
 def quoted(name: str) -> str:
     """A name as it stands in keys."""
-    return quote(name, safe="")
+    return in_key(name, 500)  # other keys contain this one
 
 
 def place(step: str, arguments: str, code: str) -> str:

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
+from blake3 import blake3
+
 from .codec import seal, unseal
 from .errors import IntegrityError, UsageError, warn
 from .events import Event
@@ -120,8 +122,20 @@ def checked(run_id: str) -> str:
     return run_id
 
 
+def in_key(name: str, longest: int = 900) -> str:
+    """A name as it stands in a key: ASCII characters other than letters, digits and `_.-~` are quoted.
+
+    One of more than `longest` bytes is cut, and ends in its digest: a key has at most 1,024 bytes.
+    """
+    quoted = re.sub("[\0-\x7f]+", lambda found: quote(found[0], safe=""), name)
+    data = quoted.encode("utf-8", "surrogatepass")
+    if len(data) <= longest:
+        return quoted
+    return f"{data[: longest - 40].decode(errors='ignore')}!{blake3(data).hexdigest(length=16)}"
+
+
 def record_key(run_id: str) -> str:
-    return f"run/{quote(run_id, safe='')}"
+    return f"run/{in_key(run_id)}"  # not cut: an id has at most 200 characters
 
 
 def run_id_of(key: str) -> str:
@@ -229,15 +243,12 @@ def enter(store: Store, record: Record, token: str) -> Hold | None:
 
 def alive(store: Store, record: Record, token: str) -> bool:
     """Whether the scope with that token is still there."""
-    hold = store.hold(f"alive/{record.uid}/{token}")
-    if hold is not None:
-        hold.release()
-    return hold is None
+    return bool(store.held([f"alive/{record.uid}/{token}"]))
 
 
 def status(store: Store, record: Record) -> str:
     """running, finished, failed, interrupted; killed if the run was open and its processes are gone; forked: not run yet."""
-    if any(alive(store, record, token) for token in record.open):
+    if store.held([f"alive/{record.uid}/{token}" for token in record.open]):
         return "running"
     if not record.attempts:
         return "forked"

@@ -26,11 +26,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .errors import UsageError
+from .errors import HoldLost, UsageError
 from .stores import Store, open_store
 
 _CHILD = "import pickle, sys; work, *given = pickle.load(sys.stdin.buffer); work(*given)"
 ODD_KEYS = ("%", "_", "a%b", "a_b", "é", "ü/ü", "😀", "\ud7ff", "\ue000", "\U0010ffff", "a\0b", "a b")  # fmt: skip
+
+
+ALPHABETS = ("abcdefghijklmnopqrstuvwxyz0123456789/%", "äöüßéèñç", "日本語の鍵", "😀🎉🚀🧪")
 
 
 class StoreContract:
@@ -106,9 +109,43 @@ class StoreContract:
         for key in ODD_KEYS:
             assert bytes_of(store, key) == key.encode()
             assert keys_of(store, key) == sorted(other for other in ODD_KEYS if other.startswith(key))
-        long = "k" * 10_000
-        store.commit(put={long: [b"long"]}, delete=ODD_KEYS)
-        assert keys_of(store, "") == [long]
+
+    def test_a_key_has_up_to_1024_bytes(self, tmp_path: Path) -> None:
+        store, random_ = self.make_store(tmp_path), random.Random(1)
+        longest = [random_key(random_, 1024, alphabet) for alphabet in ALPHABETS for _ in range(5)]
+        store.commit(put={key: [key.encode()] for key in longest})
+        assert keys_of(store, "") == sorted(longest)
+        assert [bytes_of(store, key) for key in longest] == [key.encode() for key in longest]
+        assert set(store.get_many(longest)) == set(longest)
+        for key in longest:
+            hold = store.hold(key)
+            assert hold is not None
+            assert store.held([key]) == {key}
+            hold.release()
+        log = random_key(random_, 1008, ALPHABETS[0])
+        store.commit(append={log: [b"1"]})
+        assert keys_of(store, log) == [f"{log}{1:016x}"]
+
+    def test_a_longer_key_is_refused(self, tmp_path: Path) -> None:
+        store, random_ = self.make_store(tmp_path), random.Random(2)
+        for long in (random_key(random_, 1025, alphabet) for alphabet in ALPHABETS):
+            attempts: list[Callable[[], object]] = [
+                partial(store.get, long),
+                partial(store.get_many, [long]),
+                partial(store.hold, long),
+                partial(store.held, [long]),
+                partial(store.commit, put={"a": [b""], long: [b""]}),
+                partial(store.commit, put={"a": [b""]}, append={long[4:]: [b""]}),
+                partial(store.commit, put={"a": [b""]}, delete=[long]),
+                partial(store.commit, put={"a": [b""]}, expect={long: None}),
+            ]
+            for attempt in attempts:
+                try:
+                    attempt()
+                except UsageError:
+                    continue
+                raise AssertionError(f"a key of 1,025 bytes was taken by {attempt}")
+        assert keys_of(store, "") == []
 
     def test_what_is_not_text_is_refused_as_a_key(self, tmp_path: Path) -> None:
         store = self.make_store(tmp_path)
@@ -139,6 +176,21 @@ class StoreContract:
         found = {key: None if value is None else len(value) for key, value in store.scan("", most=10)}
         assert found == {"a": 0, "b": 10, "c": None, "d": None}
         assert {key: len(value or b"") for key, value in store.scan("")} == sizes
+
+    def test_many_are_read_at_once(self, tmp_path: Path) -> None:
+        store = self.make_store(tmp_path)
+        values = {f"k{number:04}": b"%d" % number for number in range(1300)} | {"empty": b"", "large": b"x" * 100_000}
+        store.commit(put={key: [value] for key, value in values.items()})
+        wanted = [*values, "nothing", "k", "k00001"]
+        assert {key: bytes(value or b"") for key, value in store.get_many(wanted).items()} == values
+        assert store.get_many(["k0001", "nothing", "k0001"]) == {"k0001": b"1"}
+        assert store.get_many([]) == store.get_many(["nothing"]) == {}
+        assert store.get_many(["empty", "k0100", "k1000", "large"], most=3) == {
+            "empty": b"",
+            "k0100": b"100",
+            "k1000": None,
+            "large": None,
+        }
 
     def test_a_scan_may_be_left_and_mixed_with_commits(self, tmp_path: Path) -> None:
         store = self.make_store(tmp_path)
@@ -247,6 +299,87 @@ class StoreContract:
         assert store.hold("a") is None
         again.release()
 
+    def test_a_hold_knows_the_entry_that_an_earlier_holder_left(self, tmp_path: Path) -> None:
+        store, twin = self.make_store(tmp_path), self.make_store(tmp_path)
+        first = store.hold("a")
+        assert first is not None
+        assert first.entry is None
+        for value in (b"small", b"x" * 100_000):
+            store.commit(put={"a": [value]})
+            first.release()
+            first = twin.hold("a")
+            assert first is not None
+            assert bytes(first.entry or b"") == value
+        assert first.entry is not None
+        store.commit(delete=["a"])
+        first.release()
+        last = store.hold("a")
+        assert last is not None
+        assert last.entry is None
+        last.release()
+
+    def test_a_commit_under_a_hold_ends_it(self, tmp_path: Path) -> None:
+        store, twin = self.make_store(tmp_path), self.make_store(tmp_path)
+        hold = store.hold("a")
+        assert hold is not None
+        assert not store.commit(put={"a": [b"no"]}, expect={"a": b"there"}, under=hold)
+        assert twin.hold("a") is None  # it is still held: its owner may try again
+        assert store.commit(put={"a": [b"1"]}, append={"log/": [b"a"]}, expect={"a": None}, under=hold)
+        after = twin.hold("a")
+        assert after is not None
+        assert after.entry == b"1"
+        hold.release()  # no effect on who holds it now
+        assert store.held(["a"]) == {"a"}
+        after.release()
+
+    def test_a_stale_owner_writes_nothing(self, tmp_path: Path) -> None:
+        store, twin = self.make_store(tmp_path), self.make_store(tmp_path)
+        stale = store.hold("a")
+        assert stale is not None
+        stale.release()
+        newer = twin.hold("a")
+        assert newer is not None
+        for _ in range(2):  # while another holds it, and after that one has committed
+            try:
+                store.commit(put={"a": [b"stale"], "b": [b"x" * 100_000]}, append={"log/": [b"stale"]}, under=stale)
+            except HoldLost:
+                pass
+            else:
+                raise AssertionError("a stale owner wrote")
+            twin.commit(put={"a": [b"newer"]}, under=newer if twin.held(["a"]) else None)
+        assert [(key, bytes(value or b"")) for key, value in store.scan("")] == [("a", b"newer")]
+
+    def test_looking_at_what_is_held_takes_nothing(self, tmp_path: Path) -> None:
+        store, twin = self.make_store(tmp_path), self.make_store(tmp_path)
+        assert store.held(["a", "b"]) == store.held([]) == set()
+        hold, other = store.hold("a"), store.hold("c")
+        assert hold is not None
+        assert other is not None
+        assert store.held(["a", "b", "c"]) == twin.held({"a", "b", "c"}) == {"a", "c"}
+        free = twin.hold("b")
+        assert free is not None
+        hold.release()
+        assert store.held(["a", "b", "c"]) == {"b", "c"}
+        free.release()
+        other.release()
+        assert twin.held(["a", "b", "c"]) == set()
+
+    def test_what_another_process_holds_is_seen_until_it_dies(self, tmp_path: Path) -> None:
+        store = shared(self.make_store(tmp_path))
+        holder = start((hold_forever, store, "a"))
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        mine = store.hold("mine")
+        assert mine is not None
+        assert store.held(["a", "b", "mine"]) == {"a", "mine"}
+        assert in_fork(lambda: 7 if store.held(["a", "b", "mine"]) == {"a", "mine"} else 0) == 7
+        holder.kill()
+        finish(holder)
+        assert store.held(["a", "b", "mine"]) == {"mine"}
+        assert store.hold("mine") is None  # looking has not let go of it
+        mine.release()
+        assert store.held(["mine"]) == set()
+
     def test_a_hold_counts_in_other_processes_and_ends_with_its_own(self, tmp_path: Path) -> None:
         store = shared(self.make_store(tmp_path))
         for stop in (signal.SIGTERM, signal.SIGKILL):
@@ -283,6 +416,14 @@ def bytes_of(store: Store, key: str) -> bytes:
     value = store.get(key)
     assert value is not None, key
     return bytes(value)
+
+
+def random_key(random_: random.Random, size: int, alphabet: str) -> str:
+    """A key of that many bytes, of characters of one alphabet, which does not compress well."""
+    key = "".join(random_.choices(alphabet, k=size))
+    while len(key.encode()) > size:
+        key = key[:-1]
+    return key + "x" * (size - len(key.encode()))
 
 
 def keys_of(store: Store, prefix: str, **options: Any) -> list[str]:

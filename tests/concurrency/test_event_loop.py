@@ -130,6 +130,10 @@ class Watched:
         self._wait(f"get {key}")
         return self._store.get(key)
 
+    def get_many(self, keys: Collection[str], *, most: int | None = None) -> Any:
+        self._wait(f"get_many {keys}")
+        return self._store.get_many(keys, most=most)
+
     def scan(self, prefix: str, *, after: str = "", limit: int | None = None, most: int | None = None) -> Iterator[Any]:
         self._wait(f"scan {prefix}")
         return self._store.scan(prefix, after=after, limit=limit, most=most)
@@ -141,13 +145,18 @@ class Watched:
         append: Mapping[str, Sequence[Any]] = {},
         delete: Collection[str] = (),
         expect: Mapping[str, Any] = {},
+        under: Any = None,
     ) -> bool:
         self._wait(f"commit {[*put, *append, *delete]}")
-        return self._store.commit(put=put, append=append, delete=delete, expect=expect)
+        return self._store.commit(put=put, append=append, delete=delete, expect=expect, under=under)
 
     def hold(self, key: str) -> Any:
         self._wait(f"hold {key}")
         return self._store.hold(key)
+
+    def held(self, keys: Collection[str]) -> set[str]:
+        self._wait(f"held {keys}")
+        return self._store.held(keys)
 
     def close(self) -> None:
         self._store.close()

@@ -25,8 +25,8 @@ from pathlib import Path
 import pipeline
 
 import oncemore
+from oncemore.stores.cache import Cache
 from oncemore.stores.disk import DiskStore
-from oncemore.stores.transaction import Change
 
 PACKAGE = os.path.dirname(oncemore.__file__) + os.sep
 PATIENCE = 60
@@ -103,7 +103,7 @@ class History:
 
     def orphans(self):
         """Value files without a row, and halves of databases."""
-        files = {str(path.relative_to(self.store)) for path in self.store.glob("??/*")}
+        files = {str(path.relative_to(self.store)) for path in self.store.glob("??/??/*")}
         files |= {path.name for path in self.store.glob("cache.db.new-*")}
         return files - {filename for filename, _ in self.rows()}
 
@@ -232,14 +232,14 @@ def between_files_and_rows():
         history = History(number, 1)
 
         def before(number=number):
-            apply, large = Change.apply, itertools.count(1)
+            change, large = Cache.change, itertools.count(1)
 
-            def killing(change, *rest):
-                if change._written and next(large) == number:
+            def killing(cache, work):
+                if cache.values.files.written and next(large) == number:
                     os.kill(os.getpid(), signal.SIGKILL)
-                return apply(change, *rest)
+                return change(cache, work)
 
-            Change.apply = killing
+            Cache.change = killing
 
         assert not history.completed(history.start(before), killed=True)
         history.check()

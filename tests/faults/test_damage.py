@@ -276,8 +276,8 @@ PLANTS: dict[str, Callable[[Store, str], None]] = {
 
 
 def plant_file(store: Store, key: str, mode: int) -> None:
-    name = "ab/" + 30 * "0" + ".val"
-    (store.folder / "ab").mkdir(exist_ok=True)
+    name = f"ab/cd/{28 * '0'}-{len(trap()):x}.val"
+    (store.folder / "ab" / "cd").mkdir(parents=True, exist_ok=True)
     (store.folder / name).write_bytes(trap())
     statement = "UPDATE Cache SET mode = ?, filename = ?, value = NULL, size = ? WHERE key = ?"
     store.sql(statement, mode, name, len(trap()), key)

@@ -28,15 +28,13 @@ def store(tmp_path):
 
 
 def file_of(store: DiskStore, key: str) -> Path:
-    (name,) = (
-        store._database._session().connection.execute("SELECT filename FROM Cache WHERE key = ?", (key,)).fetchone()
-    )
+    (name,) = store._cache._session().connection.execute("SELECT filename FROM Cache WHERE key = ?", (key,)).fetchone()
     return Path(store.path, name)
 
 
 def alter(store: DiskStore, key: str, **columns: object) -> None:
     sets = ", ".join(f"{column} = ?" for column in columns)
-    store._database._session().connection.execute(f"UPDATE Cache SET {sets} WHERE key = ?", (*columns.values(), key))
+    store._cache._session().connection.execute(f"UPDATE Cache SET {sets} WHERE key = ?", (*columns.values(), key))
 
 
 def check_damage(store: DiskStore, key: str = "damaged") -> None:
@@ -142,7 +140,7 @@ def test_a_row_with_another_mode_is_refused_and_nothing_is_unpickled(store, tmp_
 
 def test_a_pickled_key_is_never_opened(store, tmp_path):
     mark = tmp_path / "it ran"
-    connection = store._database._session().connection
+    connection = store._cache._session().connection
     evil = pickle.dumps(Evil(mark))
     connection.execute("INSERT INTO Cache(key, raw, mode, value) VALUES (?, 0, 1, x'00')", (evil,))
     connection.execute("INSERT INTO Cache(key, raw, mode, value) VALUES ('planted', 0, 1, x'00')")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from oncemore.errors import CheckpointWarning, StoreError
-from oncemore.stores import database
+from oncemore.errors import CheckpointWarning, StoreError, StoreUnavailable
+from oncemore.stores import cache
 from oncemore.stores.disk import DiskStore
 from oncemore.testing import bytes_of, in_fork
 
@@ -220,14 +220,14 @@ def test_a_limit_on_file_sizes_refuses_the_commit_and_keeps_what_was_there(tmp_p
 
 
 def test_a_database_locked_for_too_long_is_a_clear_error_and_leaves_no_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(database, "TIMEOUT", 0.1)
+    monkeypatch.setattr(cache, "TIMEOUT", 0.1)
     store = DiskStore(tmp_path)
     store.commit(put={"a": [b"1"]})
     other = sqlite3.connect(tmp_path / "cache.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreError, match="another process has been writing"):
+    with pytest.raises(StoreUnavailable, match="another process has been writing"):
         store.commit(put={"b": [b"x" * 50_000]})
     assert store.get("a") == b"1"
     other.close()
-    assert list(tmp_path.glob("??/*.val")) == []
+    assert list(tmp_path.glob("??/??/*.val")) == []
     assert store.commit(put={"b": [b"2"]})

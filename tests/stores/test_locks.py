@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
 
+import pytest
+
+from oncemore.errors import HoldLost, IntegrityError, UsageError
 from oncemore.stores import locks
 from oncemore.stores.disk import DiskStore
+from oncemore.stores.memory import MemoryStore
 from oncemore.testing import finish, hold_forever, in_fork, in_threads, start
 
 
@@ -52,7 +57,6 @@ def test_many_threads_get_a_key_once(tmp_path):
 
 def test_no_descriptor_stays_open_when_nothing_is_held(tmp_path):
     store = DiskStore(tmp_path)
-    store.close()
     before = len(os.listdir("/proc/self/fd"))
     holds = [store.hold(f"key {number}") for number in range(50)]
     assert len(os.listdir("/proc/self/fd")) == before + 1
@@ -110,3 +114,93 @@ def test_a_child_that_outlives_its_parent_does_not_keep_its_holds(tmp_path):
     os.write(writer, b"x")
     os.close(writer)
     os.close(reader)
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def replace(path: Path) -> None:
+    path.rename(path.with_name("aside"))
+    path.touch()
+
+
+@pytest.mark.parametrize("lose", [delete, replace])
+def test_a_hold_whose_file_is_gone_is_lost(tmp_path, lose):
+    store = DiskStore(tmp_path)
+    hold = store.hold("key")
+    assert hold is not None
+    lose(tmp_path / "cache.db-locks")
+    with pytest.raises(HoldLost, match="'key'"):
+        store.commit(put={"key": [b"x" * 50_000]}, under=hold)
+    assert store.get("key") is None
+    assert list(tmp_path.glob("??/??/*")) == []
+    hold.release()
+    again = store.hold("key")
+    assert store.commit(put={"key": [b"1"]}, under=again)
+
+
+def test_a_hold_that_was_unlocked_behind_its_back_and_taken_by_another_is_lost(tmp_path):
+    store = DiskStore(tmp_path)
+    hold = store.hold("key")
+    assert hold is not None
+    (tmp_path / "cache.db-locks").read_bytes()  # closing any descriptor of the file drops the locks of the process
+    holder = start((hold_forever, store, "key"))
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    with pytest.raises(HoldLost):
+        store.commit(put={"key": [b"1"]}, under=hold)
+    holder.kill()
+    finish(holder)
+    assert store.commit(put={"key": [b"1"]}, under=hold)
+
+
+def test_a_forked_child_cannot_commit_under_a_hold_of_its_parent(tmp_path):
+    store = DiskStore(tmp_path)
+    hold = store.hold("key")
+    assert hold is not None
+
+    def child() -> int:
+        with pytest.raises(HoldLost):
+            store.commit(put={"key": [b"child"]}, under=hold)
+        return 0
+
+    assert in_fork(child) == 0
+    assert store.commit(put={"key": [b"parent"]}, under=hold)
+
+
+def test_a_hold_of_another_store_is_refused(tmp_path):
+    store, other, memory = DiskStore(tmp_path / "a"), DiskStore(tmp_path / "b"), MemoryStore(str(tmp_path))
+    for one, two in ((store, other), (store, memory), (memory, store)):
+        hold = two.hold("key")
+        with pytest.raises(UsageError, match="not a hold of this store"):
+            one.commit(put={"key": [b"1"]}, under=hold)
+        assert hold is not None
+        hold.release()
+
+
+def test_a_damaged_entry_does_not_keep_anyone_from_holding_its_key(tmp_path):
+    store = DiskStore(tmp_path)
+    store.commit(put={"key": [b"x" * 50_000]})
+    (file,) = tmp_path.glob("??/??/*.val")
+    file.write_bytes(b"cut short")
+    hold = store.hold("key")
+    assert hold is not None
+    assert hold.entry is None
+    with pytest.raises(IntegrityError):
+        store.get("key")
+    assert store.commit(put={"key": [b"healed"]}, under=hold)
+    assert store.get("key") == b"healed"
+
+
+def test_looking_at_what_is_held_makes_no_file_and_drops_no_lock(tmp_path):
+    store = DiskStore(tmp_path)
+    (tmp_path / "cache.db-locks").unlink()
+    assert store.held(["key"]) == set()
+    assert not (tmp_path / "cache.db-locks").exists()
+    hold = store.hold("key")
+    assert store.held(["key", "other"]) == {"key"}
+    assert in_fork(lambda: 7 if store.held(["key", "other"]) == {"key"} else 0) == 7
+    assert in_fork(lambda: 7 if store.hold("key") is None else 0) == 7
+    assert hold is not None
+    hold.release()

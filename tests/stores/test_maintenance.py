@@ -6,6 +6,7 @@ import os
 import threading
 import time
 
+import diskcache
 import pytest
 
 from oncemore.errors import StoreError
@@ -14,12 +15,12 @@ from oncemore.testing import bytes_of, in_threads
 
 
 def value_files(path):
-    return sorted(file for file in path.glob("??/*.val"))
+    return sorted(file for file in path.glob("??/??/*.val"))
 
 
 def orphan(path, age: float = 3600):
-    name = path / "ab" / ("0" * 30 + ".val")
-    name.parent.mkdir(exist_ok=True)
+    name = path / "ab" / "cd" / ("0" * 28 + "-3e8.val")
+    name.parent.mkdir(parents=True, exist_ok=True)
     name.write_bytes(b"x" * 1000)
     os.utime(name, (time.time() - age, time.time() - age))
     return name
@@ -34,19 +35,31 @@ def test_an_orphan_goes_once_it_is_old_and_nothing_else_does(tmp_path):
     half = tmp_path / "cache.db.new-0123"
     half.write_bytes(b"")
     os.utime(half, (1, 1))
-    (tmp_path / "ab" / "notes.txt").write_text("not ours")
+    (tmp_path / "ab" / "cd" / "notes.txt").write_text("not ours")
     (tmp_path / "my file").write_text("not ours")
     found = store.maintain()
     assert (found.orphans_removed, found.damaged) == (2, [])
     assert found.bytes_freed >= 1000
     assert not old.exists()
     assert not half.exists()
-    assert (tmp_path / "ab" / "notes.txt").exists()
+    assert (tmp_path / "ab" / "cd" / "notes.txt").exists()
     assert (tmp_path / "my file").exists()
     assert bytes_of(store, "large") == b"x" * 50_000
     young = orphan(tmp_path, age=10)
     assert store.maintain().orphans_removed == 0
     assert young.exists()
+
+
+def test_empty_folders_that_a_kill_left_go(tmp_path):
+    store = DiskStore(tmp_path)
+    store.commit(put={"large": [b"x" * 50_000]})
+    (tmp_path / "ab").mkdir(exist_ok=True)
+    (tmp_path / "cd" / "ef").mkdir(parents=True, exist_ok=True)
+    orphan(tmp_path)
+    store.maintain()
+    with diskcache.Cache(str(tmp_path)) as cache:
+        assert cache.check() == []
+    assert bytes_of(store, "large") == b"x" * 50_000
 
 
 def test_replaced_and_deleted_values_leave_no_file(tmp_path):
@@ -80,14 +93,14 @@ def test_damaged_entries_are_named_and_stay(tmp_path):
     store = DiskStore(tmp_path)
     store.commit(put={key: [key.encode() * 50_000] for key in "abc"} | {"small": [b"s"]})
     rows = (
-        store._database._session()
+        store._cache._session()
         .connection.execute("SELECT key, filename FROM Cache WHERE filename IS NOT NULL")
         .fetchall()
     )
     names = dict(rows)
     (tmp_path / names["a"]).unlink()
     (tmp_path / names["b"]).write_bytes(b"short")
-    store._database._session().connection.execute("UPDATE Cache SET mode = 4 WHERE key = 'small'")
+    store._cache._session().connection.execute("UPDATE Cache SET mode = 4 WHERE key = 'small'")
     assert store.maintain().damaged == ["a", "b", "small"]
 
 

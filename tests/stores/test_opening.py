@@ -16,7 +16,7 @@ import diskcache
 import pytest
 
 from oncemore.errors import CheckpointWarning, StoreError, UsageError
-from oncemore.stores import open_store
+from oncemore.stores import open_store, store_exists
 from oncemore.stores.disk import DiskStore
 from oncemore.stores.memory import MemoryStore
 from oncemore.testing import append_many, bytes_of, check_log, in_processes, in_threads
@@ -190,16 +190,6 @@ def test_threads_opening_one_place_get_one_store(tmp_path):
     assert len(set(map(id, found))) == 1
 
 
-def test_diskcache_itself_can_open_it(tmp_path):
-    store = open_store(tmp_path)
-    store.commit(put={"small": [b"s"], "large": [b"l" * 50_000]})
-    with diskcache.Cache(str(tmp_path)) as cache:
-        assert cache.get("small") == b"s"
-        assert cache.get("large") == b"l" * 50_000
-        assert cache.eviction_policy == "none"
-    assert store.commit(put={"small": [b"t"]})
-
-
 def test_the_directory_of_another_program_is_refused(tmp_path):
     with diskcache.Cache(str(tmp_path)) as cache:
         cache["theirs"] = object
@@ -256,3 +246,72 @@ def test_importing_the_contract_loads_neither_database_nor_hash():
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert found.stdout in ("[]\n", "['blake3']\n")
+
+
+THIRD_PARTY = """
+from oncemore.stores.memory import MemoryStore
+
+asked = []
+
+def open_url(url):
+    return MemoryStore(f"third party {url}")
+
+def exists(url):
+    asked.append(url)
+    return url.endswith("there")
+"""
+
+
+@pytest.fixture
+def third_party(tmp_path, monkeypatch):
+    """An installed package that registers the scheme `shelf`."""
+    site = tmp_path / "site"
+    info = site / "shelf_store-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shelf-store\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[oncemore.stores]\nshelf = shelf_store:open_url\n")
+    (site / "shelf_store.py").write_text(THIRD_PARTY)
+    monkeypatch.syspath_prepend(str(site))
+    yield site
+    sys.modules.pop("shelf_store", None)
+
+
+def test_another_package_registers_a_scheme_for_its_stores(third_party):
+    store = open_store("shelf://one")
+    store.commit(put={"a": [b"1"]})
+    assert open_store("SHELF://one").get("a") is None  # the URL is the package's own
+    assert open_store("shelf://one").get("a") == b"1"
+    assert [store_exists(f"shelf://{name}") for name in ("here", "there")] == [False, True]
+    with pytest.raises(UsageError, match="known are disk:, memory:, shelf:"):
+        open_store("ftp://x")
+
+
+def test_a_scheme_is_looked_up_in_other_packages_only_if_it_is_not_ours(tmp_path):
+    code = "import sys, oncemore; oncemore.open_store('s'); print('importlib.metadata' in sys.modules)"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, cwd=tmp_path
+    )
+    assert found.stdout == "False\n"
+
+
+def test_asking_whether_a_store_exists_makes_nothing(tmp_path):
+    assert not store_exists(tmp_path / "s")
+    assert not store_exists(f"disk://{tmp_path}/a/b")
+    assert os.listdir(tmp_path) == []
+    open_store(tmp_path / "s")
+    assert store_exists(tmp_path / "s")
+
+
+def test_a_creation_that_was_killed_is_not_taken_for_a_deleted_database(tmp_path, recwarn):
+    (tmp_path / ".gitignore").write_text("*\n")
+    (tmp_path / "cache.db.new-0123").write_bytes(b"half")
+    DiskStore(tmp_path).commit(put={"a": [b"1"]})
+    assert not [each for each in recwarn if issubclass(each.category, CheckpointWarning)]
+
+
+def test_a_gitignore_of_somebody_else_is_no_sign_of_an_earlier_store(tmp_path, recwarn):
+    (tmp_path / ".gitignore").write_text("*.pyc\n")
+    DiskStore(tmp_path).commit(put={"a": [b"1"]})
+    assert (tmp_path / ".gitignore").read_text() == "*.pyc\n"
+    assert not [each for each in recwarn if issubclass(each.category, CheckpointWarning)]

@@ -79,6 +79,11 @@ class Counting:
         self.kinds[key.partition("/")[0]] += 1
         return self.inner.get(key)
 
+    def get_many(self, keys: Collection[str], *, most: int | None = None) -> dict[str, Bytes | None]:
+        self.rows += len(keys)
+        self.kinds.update(key.partition("/")[0] for key in keys)
+        return self.inner.get_many(keys, most=most)
+
     def scan(
         self, prefix: str, *, after: str = "", limit: int | None = None, most: int | None = None
     ) -> Iterator[tuple[str, Bytes | None]]:
@@ -94,12 +99,16 @@ class Counting:
         append: Mapping[str, Sequence[Bytes]] = {},
         delete: Collection[str] = (),
         expect: Mapping[str, Bytes | None] = {},
+        under: Hold | None = None,
     ) -> bool:
         self.commits += 1
-        return self.inner.commit(put=put, append=append, delete=delete, expect=expect)
+        return self.inner.commit(put=put, append=append, delete=delete, expect=expect, under=under)
 
     def hold(self, key: str) -> Hold | None:
         return self.inner.hold(key)
+
+    def held(self, keys: Collection[str]) -> set[str]:
+        return self.inner.held(keys)
 
     def close(self) -> None:
         self.inner.close()

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from blake3 import blake3
 
 from oncemore.bulk import allocate, hasher
-from oncemore.codec import Decoded, encode
-from oncemore.fingerprint.values import digest
-from oncemore.stores.values import BytesDisk, Row, _fill
 from tests.processes import Script
 
 RNG = random.Random(1)
@@ -86,49 +79,3 @@ def test_where_no_thread_can_be_had_it_is_done_without(script: Script) -> None:
         """
     )
     assert done.out.split("\n")[:2] == ["no threads", "done"], done.err
-
-
-# --- value files ----------------------------------------------------------------------------------------------------
-
-
-def fetched(disk: BytesDisk, row: Row) -> bytes | bytearray | memoryview:
-    size, mode, filename, value = row
-    return disk.fetch(mode, filename, value, size=size)
-
-
-@pytest.mark.parametrize("size", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, (1 << 23) + 4097])
-def test_a_value_file_is_read_as_it_was_written(size: int, tmp_path: Path) -> None:
-    disk, data = BytesDisk(str(tmp_path)), RNG.randbytes(size)
-    row = disk.store([data[:37], data[37:]])
-    assert disk.complete(row)
-    found = fetched(disk, row)
-    assert bytes(found) == data
-    assert not memoryview(found).readonly
-
-
-def test_a_file_that_is_shorter_than_said_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "value"
-    path.write_bytes(bytes(5000))
-    with open(path, "rb") as file:
-        assert not _fill(file.fileno(), allocate(1 << 20))
-
-
-VALUES: dict[str, Callable[[], Any]] = {
-    "an array": lambda: {"name": "x", "numbers": np.random.default_rng(1).integers(0, 1 << 62, 300_000)},
-    "numbers that shrink": lambda: np.random.default_rng(1).integers(0, 1 << 40, 800_000),
-    "a long pickle": lambda: [RNG.randbytes(5000) for _ in range(500)],
-    "many arrays": lambda: [np.random.default_rng(n).integers(0, 1 << 62, 40) for n in range(5000)],
-}
-
-
-@pytest.mark.parametrize("name", VALUES)
-def test_what_is_used_is_what_was_verified_even_if_somebody_writes_to_the_file(name: str, tmp_path: Path) -> None:
-    disk, value, secret = BytesDisk(str(tmp_path)), VALUES[name](), RNG.randbytes(32)
-    row = disk.store(encode(value, {"step": "s"}, key="k", secret=secret).frames)
-    decoded = Decoded(fetched(disk, row), key="k", secret=secret)
-    path = tmp_path / str(row[2])
-    path.chmod(0o600)
-    with open(path, "r+b") as file:  # in its place, as nobody should
-        file.write(bytes(path.stat().st_size))
-    assert decoded.meta == {"step": "s"}
-    assert digest(decoded.load()) == digest(value)

@@ -116,7 +116,7 @@ def test_another_secret_damages_everything_that_is_signed(monkeypatch: pytest.Mo
 def test_a_value_file_that_is_gone_is_damage() -> None:
     with checkpoint_scope("large", store="store"):
         checkpointed(os.urandom)(100_000)
-    (file,) = Path("store").glob("??/*.val")
+    (file,) = Path("store").glob("??/??/*.val")
     file.unlink()
     assert [run for _, run in found(History("store").verify(), "damaged")] == ["large"]
 
@@ -144,12 +144,18 @@ def test_what_nothing_refers_to_is_an_orphan_and_does_no_harm() -> None:
     for key in planted:
         same = history.store.get(next(iter(keys("store", "run/"))))
         history.store.commit(put={key: [same or b""]})
-    stray = Path("store", "00", "0" * 30 + ".val")
+    stray = Path("store", "00", "00", "0" * 28 + "-1.val")
     stray.parent.mkdir(exist_ok=True)
     stray.write_bytes(b"x")
     os.utime(stray, (0, 0))
     told = [key for key, _ in found(history.verify(), "orphan")]
-    assert told == ["blob/00", "doctor/1", "event/0123456789abcdef", "node/0123456789abcdef", "00/" + "0" * 30 + ".val"]
+    assert told == [
+        "blob/00",
+        "doctor/1",
+        "event/0123456789abcdef",
+        "node/0123456789abcdef",
+        "00/00/" + "0" * 28 + "-1.val",
+    ]
 
 
 def test_orphans_alone_are_well() -> None:

@@ -1,8 +1,11 @@
 """The store contract: bytes under text keys, in key order. A store knows nothing of runs, pickles or Python.
 
-Five methods, small enough for a database, a key-value server or an object store. Nothing in the contract needs a
+A few methods, small enough for a database, a key-value server or an object store. Nothing in the contract needs a
 local file or a scan of everything. `oncemore.testing.StoreContract` is the conformance suite: a new store passes it by
-naming itself.
+naming itself, and is opened by URL once its package registers the scheme in the entry-point group `oncemore.stores`.
+
+Keys are text of at most 1,024 bytes in UTF-8; another is a UsageError. Errors of drivers do not leave a store: they become
+StoreError, StoreUnavailable (busy or out of reach now), StoreDamaged or UsageError, raised from the original.
 """
 
 from __future__ import annotations
@@ -12,9 +15,9 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Protocol, cast, runtime_checkable
+from urllib.parse import quote
 
 from ..errors import UsageError
-from ..quoting import quote
 
 Bytes = bytes | bytearray | memoryview
 Frames = Sequence[Bytes]  # one entry's bytes in pieces, so that large buffers are written without being joined
@@ -23,7 +26,18 @@ Frames = Sequence[Bytes]  # one entry's bytes in pieces, so that large buffers a
 class Hold(Protocol):
     """A key held for a computation, until released or until its process dies."""
 
-    def release(self) -> None: ...
+    @property
+    def entry(self) -> Bytes | None:
+        """What stood under the key, read after it was taken: what an earlier holder committed is there.
+
+        None if there was nothing, or if it could not be read: a damaged entry does not keep anyone from computing it
+        anew. `get` tells which.
+        """
+        ...
+
+    def release(self) -> None:
+        """Let go. A second time: no effect."""
+        ...
 
 
 @runtime_checkable
@@ -37,6 +51,13 @@ class Store(Protocol):
 
     def get(self, key: str) -> Bytes | None:
         """The bytes under `key`, or None. A large entry comes as a writable buffer that the caller owns."""
+        ...
+
+    def get_many(self, keys: Collection[str], *, most: int | None = None) -> dict[str, Bytes | None]:
+        """Those of the entries that there are, by key, in a few round trips.
+
+        An entry of more than `most` bytes comes as None, and so does a damaged one: `get` tells.
+        """
         ...
 
     def scan(
@@ -56,12 +77,17 @@ class Store(Protocol):
         append: Mapping[str, Sequence[Bytes]] = {},
         delete: Collection[str] = (),
         expect: Mapping[str, Bytes | None] = {},
+        under: Hold | None = None,
     ) -> bool:
         """Apply all of it in one transaction, or nothing.
 
         `append` adds entries to logs: each gets the key `log + 16 hex digits`, one above the log's highest, no gaps.
         `expect`: unless each of these keys holds exactly these bytes now (None: is absent), nothing happens and False
         comes back. When True comes back, the change survives the death of this process.
+
+        `under` is a hold of this store that the change depends on. If it is gone (released, or taken over by another),
+        HoldLost is raised and nothing is written: a stale owner never replaces what a newer one wrote. Otherwise it is
+        released together with the commit. It stays held when False comes back or an error is raised.
         """
         ...
 
@@ -72,11 +98,16 @@ class Store(Protocol):
         """
         ...
 
+    def held(self, keys: Collection[str]) -> set[str]:
+        """Those of the keys that somebody holds, this process included. Takes none of them, so that nobody is refused."""
+        ...
+
     def close(self) -> None:
         """Let go of connections. A later call opens them again."""
         ...
 
 
+GROUP = "oncemore.stores"  # the entry points of other packages: `scheme = module:opener`
 _SCHEMES = {  # imported when first used
     "disk": "oncemore.stores.disk:open_url",
     "memory": "oncemore.stores.memory:open_url",
@@ -89,7 +120,8 @@ def open_store(target: str | os.PathLike[str] | Store) -> Store:
     """The store at a path or URL; the same one for the same place in this process. A `Store` is returned as it is.
 
     `./.oncemore`, `~/runs` and `Path(...)` are directories, as are `disk:///abs/path?durable=power` and
-    `disk:relative/path`; `memory://name` lives as long as the process.
+    `disk:relative/path`; `memory://name` lives as long as the process. Other packages register schemes of their own in
+    the entry-point group `oncemore.stores`.
     """
     if not isinstance(target, (str, os.PathLike)):
         return _checked(target)
@@ -109,7 +141,10 @@ def default_target() -> str:
 
 
 def store_exists(target: str | os.PathLike[str] | Store) -> bool:
-    """Whether there is a store at a path or URL by now: `open_store` would make one where there is none."""
+    """Whether there is a store at a path or URL by now: `open_store` would make one where there is none. Makes nothing.
+
+    Asks `exists(url)` of the module that opens the scheme; without such a function a store is taken to exist.
+    """
     if not isinstance(target, (str, os.PathLike)):
         _checked(target)
         return True
@@ -134,10 +169,18 @@ def _disk_url(path: str) -> str:
 
 
 def _opener(scheme: str) -> tuple[str, str]:
-    if scheme not in _SCHEMES:
-        known = ", ".join(f"{name}:" for name in _SCHEMES)
+    """The module and the name of the function that opens the URLs of a scheme."""
+    target = _SCHEMES.get(scheme) or _registered().get(scheme)
+    if target is None:
+        known = ", ".join(f"{name}:" for name in {**_SCHEMES, **_registered()})
         if scheme in _PLANNED:
             raise UsageError(f"{scheme}: stores are not in this version; known are {known} and plain paths")
         raise UsageError(f"{scheme}: is no known kind of store; known are {known} (a path: write ./{scheme}:...)")
-    module, _, name = _SCHEMES[scheme].partition(":")
+    module, _, name = target.partition(":")
     return module, name
+
+
+def _registered() -> dict[str, str]:
+    """The schemes of other packages."""
+    metadata = import_module("importlib.metadata")  # not loaded for our own: it takes as long as a small run
+    return {found.name.lower(): found.value.replace(" ", "") for found in metadata.entry_points(group=GROUP)}

@@ -1,39 +1,41 @@
-"""The store in a directory: small entries in a SQLite database, large ones in files of their own.
+"""The store in a directory: a `diskcache.Cache`, with small entries in its SQLite database and large ones in its value files.
 
-The directory holds `cache.db` (with its journal), `00` to `ff` (value files), `locks` and a `.gitignore`. It is
-diskcache's layout, hardened: nothing is evicted, nothing is unpickled, and any number of threads and processes of one
-machine may use it at once.
+The directory holds `cache.db` (with its journal), `00` to `ff` (value files), `cache.db-locks` and a `.gitignore`. Any number
+of threads and processes of one machine may use it at once. diskcache itself can open it: it finds every entry under its key.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, cast
+from itertools import islice
+from typing import Any, Literal
+from urllib.parse import quote, unquote_to_bytes
 from weakref import WeakValueDictionary
 
-from ..errors import IntegrityError, StoreError, UsageError
-from ..modules import loading
-from ..quoting import quote, unquote_to_bytes
-from . import Bytes, Frames, Hold, Store, open_store
-from .database import Database, fetch, opening
-from .filesystem import describe, network_file_system
-from .keys import above_prefix, first_key
-from .locks import lock_file
-from .transaction import CHUNK, COLUMNS, SELECT, Change
-from .values import DBNAME, MODE_RAW, Row
+from diskcache.core import DBNAME, MODE_RAW
 
-if TYPE_CHECKING:
-    from .maintenance import Maintenance
+from ..errors import IntegrityError, StoreError, UsageError
+from . import Bytes, Frames, Hold, Store, open_store
+from .cache import CHUNK, COLUMNS, Cache, Damaged, Missing, opening
+from .filesystem import describe, network_file_system
+from .keys import DIGITS, LONGEST, above_prefix, check_change, checked, first_key, log_key, log_number
+from .locks import lock_file
+from .upkeep import Maintenance, maintain, orphans, shrink
 
 _RANGE = "FROM Cache WHERE key >= ? AND key < ? AND raw = 1 ORDER BY key LIMIT ?"
-_SCAN = f"SELECT key, 1, {COLUMNS} {_RANGE}"
-_SCAN_SMALL = (  # the second column: is it small enough
+_ALL = f"SELECT key, 1, {COLUMNS}"
+_SMALL = (  # the second column: is it small enough
     "SELECT key, max(size, coalesce(length(value), 0)) <= ?, size, mode, filename,"
-    f" CASE WHEN length(value) <= ? THEN value END {_RANGE}"
+    " CASE WHEN length(value) <= ? THEN value END"
 )
+_LAST = "SELECT key FROM Cache WHERE key >= ? AND key <= ? AND raw = 1 ORDER BY key DESC"
 _DURABLE: dict[str, Literal["process", "power"]] = {"process": "process", "power": "power"}
 _ABOVE_TEXT = b""  # SQLite sorts every blob above every text
+
+
+class _Unexpected(Exception):
+    """Something else than expected is there: the transaction is undone."""
 
 
 class DiskStore:
@@ -59,10 +61,9 @@ class DiskStore:
                 f"the store {self._path} would be on a network file system ({kind}), where locks do not hold between "
                 f"machines: put it on a local disk, or add ?network=allow if only one machine uses it"
             )
-        self._locks = lock_file(os.path.join(self._path, "locks"))
-        self._database = Database(self._path, self._locks, durable=durable == "power")
-        self._values = self._database.values
-        self._last: dict[str, int] = {}
+        # Named so that diskcache takes it for its own: `Cache.check` reports, and may remove, files it does not know.
+        self._locks = lock_file(os.path.join(self._path, f"{DBNAME}-locks"))
+        self._cache = Cache(self._path, self._locks, durable=durable == "power")
         options = [f"durable={durable}"] * (durable != "process") + ["network=allow"] * allow_network_filesystem
         self._url = f"disk://{quote(os.fsencode(self._path))}" + ("?" + "&".join(options) if options else "")
 
@@ -78,12 +79,32 @@ class DiskStore:
 
     def get(self, key: str) -> Bytes | None:
         """The bytes under `key`, or None. A large entry comes as a writable buffer that the caller owns."""
-        row = self._row(key)
-        if row is None:
-            return None
-        if row[1] == MODE_RAW and row[2] is None and type(row[3]) is bytes:
-            return row[3]
-        return self._read(key, row)
+        return self._cache.use("read", self._get, key)
+
+    def _get(self, key: str) -> Bytes | None:
+        if len(key) > LONGEST // 4:
+            checked(key)
+        missing = None
+        while True:
+            try:
+                found: Bytes | None = self._cache.get(key)
+                return found
+            except Missing as error:
+                # Its file was removed since the row was read: then there is a newer row, or none.
+                if error.args[0] == missing:
+                    raise self._damaged(key, f"its file {missing} is missing") from error
+                missing = error.args[0]
+            except Damaged as error:
+                raise self._damaged(key, str(error)) from error
+
+    def get_many(self, keys: Collection[str], *, most: int | None = None) -> dict[str, Bytes | None]:
+        """Those of the entries that there are; see `Store.get_many`."""
+        found: dict[str, Bytes | None] = {}
+        asked = iter(keys)
+        while chunk := [checked(key) for key in islice(asked, CHUNK)]:
+            among = f"FROM Cache WHERE key IN ({','.join('?' * len(chunk))}) AND raw = 1"
+            found.update(self._values(self._rows(among, chunk, most)))
+        return found
 
     def scan(
         self, prefix: str, *, after: str = "", limit: int | None = None, most: int | None = None
@@ -93,19 +114,30 @@ class DiskStore:
         remaining = limit
         while remaining is None or remaining > 0:
             page = CHUNK if remaining is None else min(CHUNK, remaining)
-            if most is None:
-                rows = self._database.use("read", fetch, _SCAN, (start, end, page))
-            else:
-                rows = self._database.use("read", fetch, _SCAN_SMALL, (most, most, start, end, page))
-            for key, small, size, mode, filename, value in rows:
-                if small and mode == MODE_RAW and filename is None and type(value) is bytes:
-                    yield key, value
-                else:
-                    yield key, self._scanned(key, (size, mode, filename, value)) if small else None
+            rows = self._rows(_RANGE, (start, end, page), most)
+            yield from self._values(rows)
             if len(rows) < page:
                 return
             start = rows[-1][0] + "\0"
             remaining = None if remaining is None else remaining - page
+
+    def _rows(self, which: str, given: Sequence[object], most: int | None) -> list[tuple[Any, ...]]:
+        """All rows of a query: a statement left open would keep its thread from committing."""
+        query = (f"{_ALL} {which}", given) if most is None else (f"{_SMALL} {which}", (most, most, *given))
+        return self._cache.use("read", lambda: self._cache._sql(*query).fetchall())
+
+    def _values(self, rows: list[tuple[Any, ...]]) -> Iterator[tuple[str, Bytes | None]]:
+        """Keys and values; None for what is too large or damaged."""
+        for key, small, _, mode, filename, value in rows:
+            if not small:
+                yield key, None
+            elif mode == MODE_RAW and filename is None and type(value) is bytes:
+                yield key, value
+            else:
+                try:
+                    yield key, self.get(key)
+                except IntegrityError:
+                    yield key, None
 
     def commit(
         self,
@@ -114,50 +146,93 @@ class DiskStore:
         append: Mapping[str, Sequence[Bytes]] = {},
         delete: Collection[str] = (),
         expect: Mapping[str, Bytes | None] = {},
+        under: Hold | None = None,
     ) -> bool:
         """Apply all of it in one transaction, or nothing; see `Store.commit`."""
-        self._database.require_writable()
-        change = Change(self._values, self._last)
+        check_change(put, append, delete, expect)
+        cache, values = self._cache, self._cache.values
+        cache.require_writable()
+
+        def apply() -> None:
+            if under is not None:
+                self._locks.require(under)
+            for key, wanted in expect.items():
+                if (wanted is not None or key not in puts) and not _same(self._get(key), wanted):
+                    raise _Unexpected
+            for log, rows in appends.items():
+                for number, row in enumerate(rows, self._last_number(log) + 1):
+                    cache.set(log_key(log, number), row)
+            for key, row in puts.items():
+                if key not in expect or expect[key] is not None:
+                    cache.set(key, row)
+                elif not cache.add(key, row):
+                    raise _Unexpected
+            for key in delete:
+                cache.delete(key)
+
         try:
-            change.prepare(put, append)
-            return self._database.use("write to", change.apply, delete, expect)
+            # Large values are written here, not while others wait for the end of the transaction.
+            puts = {key: values.prepare(frames) for key, frames in put.items()}
+            appends = {log: [values.prepare((entry,)) for entry in entries] for log, entries in append.items()}
+            cache.use("write to", cache.change, apply)
+        except _Unexpected:
+            return False
         except StoreError:
             raise
         except OSError as error:
             raise describe(error, "write to", self._path) from error
         finally:
-            change.clean()
+            if values.files.written:  # by a commit that did not come to its transaction
+                written, values.files.written = values.files.written, []
+                values.discard([row[2] for row in written])
+        if under is not None:
+            under.release()
+        return True
+
+    def _last_number(self, log: str) -> int:
+        for (key,) in self._cache._sql(_LAST, (log + "0" * DIGITS, log + "f" * DIGITS)):
+            number = log_number(log, key)
+            if number is not None:  # a key inside the range need not be an entry
+                return number
+        return 0
 
     def hold(self, key: str) -> Hold | None:
-        """Hold `key` against other processes, or None while one holds it. Never waits."""
-        return self._locks.acquire(key)
+        """Hold `key` against other processes, or None while one holds it; see `Store.hold`."""
+        hold = self._locks.acquire(checked(key))
+        if hold is not None:
+            try:
+                hold.entry = self.get(key)
+            except StoreError:
+                pass  # `get` tells
+            except BaseException:
+                hold.release()
+                raise
+        return hold
+
+    def held(self, keys: Collection[str]) -> set[str]:
+        """Those of the keys that somebody holds; see `Store.held`."""
+        return self._locks.held([checked(key) for key in keys])
 
     def maintain(self, *, older_than: float = 600.0) -> Maintenance:
         """Remove value files that no entry refers to, untouched for `older_than` seconds, and give space back.
 
         Safe beside running jobs. Damaged entries are reported, not removed.
         """
-        self._database.require_writable()
-        with loading:
-            from .maintenance import maintain
-        return maintain(self._database, older_than)
+        self._cache.require_writable()
+        return maintain(self._cache, older_than)
 
     def orphans(self, *, older_than: float = 600.0) -> list[str]:
         """The names of the files that `maintain` would remove. Changes nothing."""
-        with loading:
-            from .maintenance import orphans
-        return orphans(self._database, older_than)
+        return orphans(self._cache, older_than)
 
     def shrink(self) -> None:
         """Give the space of removed entries back to the file system. Reads no entries."""
-        self._database.require_writable()
-        with loading:
-            from .maintenance import shrink
-        self._database.use("tidy", shrink)
+        self._cache.require_writable()
+        shrink(self._cache)
 
     def close(self) -> None:
         """Close the connections of all threads. A later call opens them again."""
-        self._database.close()
+        self._cache.close()
 
     def __reduce__(self) -> tuple[Callable[[str], Store], tuple[str]]:
         return open_store, (self.url,)
@@ -165,34 +240,19 @@ class DiskStore:
     def __repr__(self) -> str:
         return f"<DiskStore {self.url}>"
 
-    def _row(self, key: str) -> Row | None:
-        rows = self._database.use("read", fetch, SELECT, (key,))
-        return cast(Row, rows[0]) if rows else None
-
-    def _read(self, key: str, row: Row) -> Bytes | None:
-        """The value behind a row. Its file may have been replaced since the row was read: then there is a newer row."""
-        while True:
-            size, mode, filename, value = row
-            try:
-                return self._values.fetch(mode, filename, value, size=size, key=key)
-            except FileNotFoundError as error:
-                newer = self._row(key)
-                if newer is None:
-                    return None
-                if newer[2] == filename:
-                    raise self._values.damaged(key, f"its file {filename} is missing") from error
-                row = newer
-
-    def _scanned(self, key: str, row: Row) -> Bytes | None:
-        try:
-            return self._read(key, row)
-        except IntegrityError:
-            return None
+    def _damaged(self, key: str, what: str) -> IntegrityError:
+        return IntegrityError(f"the entry {key!r} of the store {self._path} is damaged: {what}")
 
     def _reopened(self) -> DiskStore:
-        if not self._database.present():
-            self._database.renew()
+        if not self._cache.present():
+            self._cache.renew()
         return self
+
+
+def _same(found: Bytes | None, wanted: Bytes | None) -> bool:
+    if found is None or wanted is None:
+        return found is wanted
+    return memoryview(found) == memoryview(wanted).cast("B")
 
 
 def real_path(path: str | os.PathLike[str]) -> str:

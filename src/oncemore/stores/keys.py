@@ -1,6 +1,12 @@
-"""What the stores agree on about keys: their order is that of their characters, and a log is a range of keys."""
+"""What the stores agree on about keys: their length, their order, which is that of their characters, and that a log is a range."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..errors import UsageError
+
+LONGEST = 1024  # bytes of a key in UTF-8; what object stores take
 
 DIGITS = 16  # of the number that ends a log entry's key
 
@@ -30,3 +36,23 @@ def log_number(log: str, key: str) -> int | None:
     """Which entry of `log` this key is, or None when it is none."""
     digits = key[len(log) :]
     return int(digits, 16) if len(digits) == DIGITS and not digits.strip("0123456789abcdef") else None
+
+
+def checked(key: str) -> str:
+    """The key, if a store can have it."""
+    try:
+        size = len(key.encode()) if len(key) > LONGEST // 4 or not key.isascii() else 0
+    except UnicodeEncodeError:
+        raise UsageError(f"the key {key!r} is not valid text") from None
+    if size > LONGEST:
+        raise UsageError(f"a key has at most {LONGEST} bytes, not {size}: {key[:40]!r}...")
+    return key
+
+
+def check_change(put: Iterable[str], append: Iterable[str], delete: Iterable[str], expect: Iterable[str]) -> None:
+    """Raise UsageError unless all keys of a commit are keys."""
+    for keys in (put, delete, expect):
+        for key in keys:
+            checked(key)
+    for log in append:
+        checked(log_key(log, 0))

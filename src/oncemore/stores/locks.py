@@ -13,10 +13,15 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import struct
+import sys
 import threading
+from collections.abc import Collection
 
 from blake3 import blake3
 
+from ..errors import HoldLost, UsageError
+from . import Bytes, Hold
 from .filesystem import describe
 
 _UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -42,7 +47,7 @@ class LockFile:
 
     def acquire(self, key: str) -> FileHold | None:
         """Hold `key`, or None while anyone does, in this process or another."""
-        offset = int.from_bytes(blake3(key.encode("utf-8", "surrogatepass")).digest(length=8), "big") >> 2
+        offset = _offset(key)
         ticket = _Ticket(offset)
         hold = FileHold(self, key, ticket)
         with self._mutex:
@@ -69,6 +74,41 @@ class LockFile:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, ticket.offset)
             if not self._held:
                 self._close()
+
+    def held(self, keys: Collection[str]) -> set[str]:
+        """Those of the keys that anyone holds, in this process or another. Takes none of them."""
+        with self._mutex:
+            others = [key for key in keys if key not in self._held]
+            found = set(keys) - set(others)
+            try:
+                descriptor = os.open(self._path, os.O_RDONLY) if self._descriptor is None else self._descriptor
+            except FileNotFoundError:
+                return found
+            except OSError as error:
+                if error.errno in _UNWRITABLE:
+                    return found
+                raise describe(error, "look at the locks of", os.path.dirname(self._path)) from error
+            try:
+                return found | {key for key in others if _is_locked(descriptor, _offset(key))}
+            finally:
+                if self._descriptor is None:  # no lock of ours is on the file, so that none goes with this
+                    os.close(descriptor)
+
+    def require(self, hold: Hold) -> None:
+        """Raise `HoldLost` unless `hold` is one of ours and still keeps others out."""
+        if not isinstance(hold, FileHold) or hold.file is not self:
+            raise UsageError(f"{hold!r} is not a hold of this store")
+        with self._mutex:
+            if self._held.get(hold.key) is not hold.ticket:
+                raise HoldLost(f"the hold on {hold.key!r} was released: nothing was written")
+            if self._descriptor is None:  # where no lock file can be made, see `_lock`
+                return
+            here, there = os.fstat(self._descriptor), _stat(self._path)
+            # Locked again, which changes nothing if it is still locked: closing any descriptor of the file unlocks it.
+            if there is None or not os.path.samestat(here, there) or not self._lock(hold.ticket.offset):
+                raise HoldLost(
+                    f"the hold on {hold.key!r} is gone, because {self._path} was replaced or unlocked: nothing was written"
+                )
 
     def _lock(self, offset: int) -> bool:
         try:
@@ -106,20 +146,43 @@ class _Ticket:
 class FileHold:
     """A key held until released, or until this process ends."""
 
+    entry: Bytes | None = None
     _over = False
 
     def __init__(self, file: LockFile, key: str, ticket: _Ticket) -> None:
-        self._file = file
-        self._key = key
-        self._ticket = ticket
+        self.file = file
+        self.key = key
+        self.ticket = ticket
 
     def release(self) -> None:
         """Let go. Again, or in a forked child, which holds nothing: no effect."""
         if not self._over:
-            self._file.release(self._key, self._ticket)
+            self.file.release(self.key, self.ticket)
             self._over = True
 
     __del__ = release
+
+
+def _offset(key: str) -> int:
+    """The byte of the file that stands for a key."""
+    return int.from_bytes(blake3(key.encode()).digest(length=8), "big") >> 2
+
+
+def _is_locked(descriptor: int, offset: int) -> bool:
+    """Whether another process has locked a byte. Does not lock it, so that nobody is refused because of the look."""
+    if sys.platform == "darwin":  # the order in its struct flock is another
+        layout, values, kind = "qqihh", (offset, 1, 0, fcntl.F_WRLCK, os.SEEK_SET), 3
+    else:
+        layout, values, kind = "hhqqi", (fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0), 0
+    answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, struct.pack(layout, *values))
+    return bool(struct.unpack(layout, answer)[kind] != fcntl.F_UNLCK)
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
 
 
 _files: dict[str, LockFile] = {}

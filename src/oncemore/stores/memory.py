@@ -6,11 +6,11 @@ import os
 import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from urllib.parse import quote, unquote
 
-from ..errors import UsageError
-from ..quoting import quote, unquote
+from ..errors import HoldLost, UsageError
 from . import Bytes, Frames, Hold, Store, open_store
-from .keys import DIGITS, above_prefix, first_key, log_key, log_number
+from .keys import DIGITS, above_prefix, check_change, checked, first_key, log_key, log_number
 
 LARGE = 1 << 15  # from here on the caller gets a buffer of its own, as from other stores
 _PAGE = 500
@@ -22,7 +22,7 @@ class _Contents:
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
         self.keys: list[str] = []  # sorted
-        self.held: set[str] = set()
+        self.held: dict[str, MemoryHold] = {}
 
 
 _named: dict[str, _Contents] = {}
@@ -47,7 +47,13 @@ class MemoryStore:
     def get(self, key: str) -> Bytes | None:
         """The bytes under `key`, or None. A large entry comes as a writable buffer that the caller owns."""
         with _lock:
-            return _given(self._contents.values.get(key))
+            return given(self._contents.values.get(checked(key)))
+
+    def get_many(self, keys: Collection[str], *, most: int | None = None) -> dict[str, Bytes | None]:
+        """Those of the entries that there are; see `Store.get_many`."""
+        with _lock:
+            values = self._contents.values
+            return {key: given(values[key], most) for key in map(checked, keys) if key in values}
 
     def scan(
         self, prefix: str, *, after: str = "", limit: int | None = None, most: int | None = None
@@ -63,7 +69,7 @@ class MemoryStore:
                 high = len(keys) if end is None else bisect_left(keys, end)
                 page = [(key, values[key]) for key in keys[low : min(high, low + size)]]
             for key, value in page:
-                yield key, None if most is not None and len(value) > most else _given(value)
+                yield key, given(value, most)
             if len(page) < size:
                 return
             start = page[-1][0] + "\0"
@@ -76,14 +82,17 @@ class MemoryStore:
         append: Mapping[str, Sequence[Bytes]] = {},
         delete: Collection[str] = (),
         expect: Mapping[str, Bytes | None] = {},
+        under: Hold | None = None,
     ) -> bool:
         """Apply all of it, or nothing; see `Store.commit`."""
         # All that can fail comes first.
-        puts = {text(key): b"".join(frames) for key, frames in put.items()}
-        appends = {text(log): [b"".join((entry,)) for entry in entries] for log, entries in append.items()}
+        check_change(put, append, delete, expect)
+        puts = {key: b"".join(frames) for key, frames in put.items()}
+        appends = {log: [b"".join((entry,)) for entry in entries] for log, entries in append.items()}
         wanted = {key: None if value is None else b"".join((value,)) for key, value in expect.items()}
         gone = set(delete)
         with _lock:
+            require(under, self._contents.held)
             if any(self._contents.values.get(key) != value for key, value in wanted.items()):
                 return False
             for log, entries in appends.items():
@@ -92,15 +101,19 @@ class MemoryStore:
             for key, value in puts.items():
                 self._put(key, value)
             self._delete(gone)
+            if under is not None:
+                under.release()
         return True
 
     def hold(self, key: str) -> Hold | None:
-        """Hold `key` in this process, or None while it is held."""
+        """Hold `key` in this process, or None while it is held; see `Store.hold`."""
         with _lock:
-            if key in self._contents.held:
-                return None
-            self._contents.held.add(key)
-            return _MemoryHold(self._contents.held, key)
+            return MemoryHold.take(self._contents.held, checked(key), self.get(key))
+
+    def held(self, keys: Collection[str]) -> set[str]:
+        """Those of the keys that are held; see `Store.held`."""
+        with _lock:
+            return {key for key in keys if checked(key) in self._contents.held}
 
     def close(self) -> None:
         """Nothing to let go of: what is stored stays until the process ends."""
@@ -135,16 +148,32 @@ class MemoryStore:
         return 0
 
 
-class _MemoryHold:
-    def __init__(self, held: set[str], key: str) -> None:
-        self._held: set[str] | None = held
-        self._key = key
+class MemoryHold:
+    """A key held in a table of this process, until released."""
+
+    def __init__(self, held: dict[str, MemoryHold], key: str, entry: Bytes | None) -> None:
+        self._held, self.key, self.entry = held, key, entry
+
+    @classmethod
+    def take(cls, held: dict[str, MemoryHold], key: str, entry: Bytes | None) -> MemoryHold | None:
+        """Hold `key`, unless it is held. To be called under the table's lock."""
+        return None if key in held else held.setdefault(key, cls(held, key, entry))
 
     def release(self) -> None:
+        """Let go. Again: no effect."""
         with _lock:
-            held, self._held = self._held, None
-            if held is not None:
-                held.discard(self._key)
+            if self._held.get(self.key) is self:
+                del self._held[self.key]
+
+
+def require(hold: Hold | None, held: dict[str, MemoryHold]) -> None:
+    """Raise `HoldLost` if there is a hold and it is not in the table any more."""
+    if hold is None:
+        return
+    if not isinstance(hold, MemoryHold):
+        raise UsageError(f"{hold!r} is not a hold of this store")
+    if held.get(hold.key) is not hold:
+        raise HoldLost(f"the hold on {hold.key!r} was released: nothing was written")
 
 
 def open_url(url: str) -> MemoryStore:
@@ -155,21 +184,16 @@ def open_url(url: str) -> MemoryStore:
     return MemoryStore(unquote(name))
 
 
-def _given(value: bytes | None) -> Bytes | None:
-    return value if value is None or len(value) < LARGE else memoryview(bytearray(value))
-
-
-def text(key: str) -> str:
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"the key {key!r} is not valid text") from None
-    return key
+def given(value: bytes | None, most: int | None = None) -> Bytes | None:
+    """A stored value as the caller gets it."""
+    if value is None or (most is not None and len(value) > most):
+        return None
+    return value if len(value) < LARGE else memoryview(bytearray(value))
 
 
 def _in_child() -> None:
     for contents in _named.values():
-        contents.held = set()  # what the parent holds is not held here
+        contents.held = {}  # what the parent holds is not held here
     _lock.release()
 
 

@@ -6,9 +6,10 @@ import heapq
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from ..errors import StoreError
 from . import Bytes, Frames, Hold, Store
-from .keys import log_key, log_number
-from .memory import LARGE, text
+from .keys import check_change, checked, log_key, log_number
+from .memory import MemoryHold, given, require
 
 
 class Overlay:
@@ -16,9 +17,9 @@ class Overlay:
 
     def __init__(self, below: Store) -> None:
         self.below = below
-        self._written: dict[str, Bytes | None] = {}  # None: deleted
+        self._written: dict[str, bytes | None] = {}  # None: deleted
         self._last: dict[str, int] = {}  # the number of each log's last entry
-        self._held: set[str] = set()
+        self._held: dict[str, MemoryHold] = {}
         self._lock = threading.RLock()
 
     @property
@@ -29,10 +30,14 @@ class Overlay:
     def get(self, key: str) -> Bytes | None:
         """The bytes under `key`, or None."""
         with self._lock:
-            if key not in self._written:
-                return self.below.get(key)
-            data = self._written[key]
-            return data if data is None or len(data) < LARGE else memoryview(bytearray(data))
+            return given(self._written[key]) if key in self._written else self.below.get(key)
+
+    def get_many(self, keys: Collection[str], *, most: int | None = None) -> dict[str, Bytes | None]:
+        """Those of the entries that there are; see `Store.get_many`."""
+        with self._lock:
+            here = {key: self._written[key] for key in keys if key in self._written}
+            found = self.below.get_many([key for key in keys if key not in here], most=most)
+        return found | {key: given(data, most) for key, data in here.items() if data is not None}
 
     def scan(
         self, prefix: str, *, after: str = "", limit: int | None = None, most: int | None = None
@@ -54,12 +59,15 @@ class Overlay:
         append: Mapping[str, Sequence[Bytes]] = {},
         delete: Collection[str] = (),
         expect: Mapping[str, Bytes | None] = {},
+        under: Hold | None = None,
     ) -> bool:
         """Apply all of it here, or nothing; see `Store.commit`."""
         # All that can fail comes first.
-        puts = {text(key): b"".join(frames) for key, frames in put.items()}
-        appends = {text(log): [b"".join((entry,)) for entry in entries] for log, entries in append.items()}
+        check_change(put, append, delete, expect)
+        puts = {key: b"".join(frames) for key, frames in put.items()}
+        appends = {log: [b"".join((entry,)) for entry in entries] for log, entries in append.items()}
         with self._lock:
+            require(under, self._held)
             for key, wanted in expect.items():
                 found = self.get(key)
                 if (None if found is None else bytes(found)) != (None if wanted is None else bytes(wanted)):
@@ -70,6 +78,8 @@ class Overlay:
                     self._written[log_key(log, self._last[log])] = entry
             self._written.update(puts)
             self._written.update((key, None) for key in delete)
+            if under is not None:
+                under.release()
         return True
 
     def _number(self, log: str) -> int:
@@ -79,22 +89,19 @@ class Overlay:
         return self._last[log]
 
     def hold(self, key: str) -> Hold | None:
-        """Hold `key` among those who look through this overlay."""
+        """Hold `key` among those who look through this overlay; see `Store.hold`."""
         with self._lock:
-            if key in self._held:
-                return None
-            self._held.add(key)
-            return _Hold(self._held, key)
+            try:
+                entry = self.get(checked(key))
+            except StoreError:
+                entry = None  # `get` tells
+            return MemoryHold.take(self._held, key, entry)
+
+    def held(self, keys: Collection[str]) -> set[str]:
+        """Those of the keys that somebody holds, here or in the store below; see `Store.held`."""
+        with self._lock:
+            return {key for key in keys if key in self._held} | self.below.held(keys)
 
     def close(self) -> None:
         """Let go of the connections below."""
         self.below.close()
-
-
-class _Hold:
-    def __init__(self, held: set[str], key: str) -> None:
-        self._held, self._key = held, key
-
-    def release(self) -> None:
-        self._held.discard(self._key)
-        self._held = set()
