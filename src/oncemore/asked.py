@@ -11,6 +11,7 @@ from typing import Any
 
 from .codec import Decoded
 from .facts import dataclass
+from .fingerprint import Arguments
 from .nodes import Node
 from .runs import Run
 from .shelf import Shelf
@@ -46,9 +47,9 @@ class Call:
 
 
 class Asked:
-    """One call of a step: what was passed, bound to the parameters, and the node it is."""
+    """One call of a step: what was passed, what identifies that, and the node it is."""
 
-    __slots__ = ("args", "bound", "kwargs", "node", "ordinal", "run", "shelf")
+    __slots__ = ("args", "arguments", "kwargs", "node", "run", "shelf")
 
     def __init__(
         self,
@@ -57,11 +58,10 @@ class Asked:
         node: Node,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        bound: tuple[Any, ...],
-        ordinal: int | None,
+        arguments: Arguments,
     ) -> None:
         self.run, self.shelf, self.node = run, shelf, node
-        self.args, self.kwargs, self.bound, self.ordinal = args, kwargs, bound, ordinal
+        self.args, self.kwargs, self.arguments = args, kwargs, arguments
 
 
 @dataclass

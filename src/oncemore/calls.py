@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import current, quick
@@ -156,7 +156,7 @@ class Definition:
         settled = (yield Blocking(_intents().begin, asked.shelf, node)) if self.once else None
         here, leave = current.enter(run if run.id else current_run()), inside(node)
         try:
-            scene = Scene(self.moment(asked, parts))
+            scene = Scene(self.moment(asked, runs=True))
             begun, started = run.begin(node), time.perf_counter()
             try:
                 value = (yield Call(self.function, asked.args, asked.kwargs)) if settled is None else settled.load()
@@ -205,19 +205,17 @@ class Definition:
             if take:
                 run.will_go(self.name, str(error))
             return None
-        ordinal = None
+        arguments = self.identity.identify(bound, args, kwargs)
         if self.every_call:
-            ordinals = run.ordinals(self.name, self.identity.arguments(bound, None, args, kwargs))
-            ordinal = ordinals.take() if take else ordinals.peek()
-        arguments = self.identity.arguments(bound, ordinal, args, kwargs)
+            ordinals = run.ordinals(self.name, arguments.content)
+            arguments.number(ordinals.take() if take else ordinals.peek())
         shelf = run.shared if self.share else run.shelf
-        return Asked(run, shelf, shelf.node(self.name, arguments, code), args, kwargs, bound, ordinal)
+        return Asked(run, shelf, shelf.node(self.name, arguments.digest, code), args, kwargs, arguments)
 
     def give_back(self, asked: Asked) -> None:
         """The call failed: the next identical one is the same node."""
-        if asked.ordinal is not None:
-            given = self.identity.arguments(asked.bound, None, asked.args, asked.kwargs)
-            asked.run.ordinals(self.name, given).give_back(asked.ordinal)
+        if asked.arguments.ordinal is not None:
+            asked.run.ordinals(self.name, asked.arguments.content).give_back(asked.arguments.ordinal)
 
     def recall(self, asked: Asked, told: str | None = None) -> Found:
         """The value kept for the node, or why it does not count; `told` has been said about it already."""
@@ -297,18 +295,17 @@ class Definition:
         moment.roots.meet(roots, kinds)
         return moment
 
-    def moment(self, asked: Asked, parts: Mapping[str, Part] = {}) -> Moment:
+    def moment(self, asked: Asked, *, runs: bool = False) -> Moment:
         """The call as its surroundings see it."""
-        digests = {name: bytes.fromhex(parts[part].digest) for part, name in self.identity.contents if part in parts}
-        arguments = dict(zip(self.identity.names, asked.bound))
+        arguments, counted = dict(zip(self.identity.names, asked.arguments.bound)), self.identity.contents
         if not self.identity.plain:  # sharing is told from those that count to the others
-            arguments = {**{name: arguments[name] for _, name in self.identity.contents}, **arguments}
-        return Moment(self.name, asked.run, arguments, digests, self.options, node=asked.node.key)
+            arguments = {**{name: arguments[name] for name in counted}, **arguments}
+        digests = asked.arguments.digests if runs else None
+        return Moment(self.name, asked.run, arguments, counted, self.options, digests, asked.node.key)
 
     def parts(self, asked: Asked) -> tuple[dict[str, Part], dict[str, Part]]:
         """What the node's arguments and code consist of."""
-        arguments = self.identity.argument_parts(asked.bound, asked.ordinal, asked.args, asked.kwargs)
-        return arguments, self.identity.code_parts()
+        return asked.arguments.parts, self.identity.code_parts()
 
     def reason(self, asked: Asked) -> str:
         """Why the node runs though nothing is wrong with a checkpoint of it: something it depends on changed, or it is new."""

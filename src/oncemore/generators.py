@@ -256,7 +256,7 @@ class _Recording:
     def __init__(self, step: Definition, asked: Asked, why: str, turn: Turn) -> None:
         self._step, self._asked, self._why, self.turn = step, asked, why, turn
         self._parts, self._code = step.parts(asked)  # now: the body may change its arguments
-        self._moment = step.moment(asked, self._parts)
+        self._moment = step.moment(asked, runs=True)
         self._moment.per_item = True
         self._whole = Scene(self._moment, per_item=False)
         self._stretch: Scene

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from .asked import Asked, steps_around
 from .codec import glance, took
 from .errors import FingerprintError
-from .fingerprint import digest_of
 from .nodes import place
 from .runs import Run
 from .surroundings import careful
@@ -29,17 +28,17 @@ def recall(step: Definition, run: Run, args: tuple[Any, ...], kwargs: dict[str, 
     identity = step.identity
     try:
         bound = identity.bind(*args, **kwargs)
-        code, arguments = identity.code(), digest_of(bound)
+        code, arguments = identity.code(), identity.identify(bound, args, kwargs)
     except (TypeError, FingerprintError):
         return UNKNOWN
     shelf = run.shared if step.share else run.shelf
-    where = place(step.name, arguments, code)
+    where = place(step.name, arguments.digest, code)
     value = shelf.near.values.get(where)
     if value is None and isinstance(data := shelf.near.entries.get(where), bytes):
         value = glance(data, shelf.home + where, shelf.secret)
         if value is not None:
             shelf.near.learn(shelf.home + where, value)
     if value is None or careful or steps_around():
-        return Asked(run, shelf, shelf.node(step.name, arguments, code), args, kwargs, bound, None)
+        return Asked(run, shelf, shelf.node(step.name, arguments.digest, code), args, kwargs, arguments)
     run.count_reuse(step.name, shelf.home + where, took(value))
     return pickle.loads(value)

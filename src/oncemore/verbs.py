@@ -54,5 +54,5 @@ def fingerprint(step: Definition, args: tuple[Any, ...], kwargs: dict[str, Any])
     """What identifies the call, part by part."""
     identity = step.identity
     bound = identity.bind(*args, **kwargs)
-    parts = {**identity.argument_parts(bound, None, args, kwargs), **identity.code_parts()}
-    return Fingerprint(identity.arguments(bound, None, args, kwargs) + identity.code(), parts)
+    arguments = identity.identify(bound, args, kwargs)
+    return Fingerprint(arguments.digest + identity.code(), {**arguments.parts, **identity.code_parts()})

@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import pickle
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -182,14 +182,9 @@ def _digest_of_parts(parts: Parts, digests: dict[int, bytes]) -> bytes:
     if unordered:
         found = sorted(digests[at] if at in digests else plain_digest(child) for at, child in enumerate(children))
         return plain_digest((tag, found), b"set")
-    return mixed_digest(tag, children, digests)
-
-
-def mixed_digest(tag: str, values: Sequence[Any], digests: dict[int, bytes]) -> bytes:
-    """The digest of scalars, and of other values by the digests given for their places."""
-    items = list(values)
-    for at, found in digests.items():
-        items[at] = found
+    items = list(children)
+    for at, each in digests.items():
+        items[at] = each
     return plain_digest((tag, items, sorted(digests)), b"parts")
 
 
@@ -269,7 +264,7 @@ class Digests:
         else:
             parts = describe(value)
             if not parts.unordered and SCALARS.issuperset(map(type, parts.children)):
-                self._memo[id(value)] = leaf = mixed_digest(parts.tag, parts.children, {})
+                self._memo[id(value)] = leaf = _digest_of_parts(parts, {})
                 return leaf
         node = _Node(value, parts, len(self._alive))
         self._memo[id(value)] = node
