@@ -45,9 +45,9 @@ class Invoke:
 
 
 class Call:
-    """One call of a step: what was passed, bound to the parameters, and the node it is."""
+    """One call of a step: what was passed, what identifies that, and the node it is."""
 
-    __slots__ = ("args", "arguments", "bound", "damaged", "kwargs", "node", "ordinal", "run", "shelf")
+    __slots__ = ("args", "arguments", "damaged", "kwargs", "node", "run", "shelf")
 
     def __init__(
         self,
@@ -56,13 +56,10 @@ class Call:
         node: Node,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        bound: tuple[Any, ...],
         arguments: Arguments,
-        ordinal: int | None,
     ) -> None:
         self.run, self.shelf, self.node = run, shelf, node
-        self.args, self.kwargs, self.bound = args, kwargs, bound
-        self.arguments, self.ordinal = arguments, ordinal
+        self.args, self.kwargs, self.arguments = args, kwargs, arguments
         self.damaged = False  # an entry is there that cannot be trusted
 
     @property
@@ -174,7 +171,7 @@ class Definition:
         settled = (yield Blocking(intents.begin, call.shelf, node)) if self.once else None
         here, leave = current.enter(run if run.id else current_run()), inside(node)
         try:
-            scene = Scene(self.moment(call))
+            scene = Scene(self.moment(call, runs=True))
             begun, started = run.begin(node), time.perf_counter()
             try:
                 value = (yield Invoke(self.function, call.args, call.kwargs)) if settled is None else settled.load()
@@ -224,19 +221,17 @@ class Definition:
             if take:
                 run.will_go(self.name, str(error))
             return None
-        arguments, ordinal = self.identity.identify(bound, args, kwargs), None
+        arguments = self.identity.identify(bound, args, kwargs)
         if self.every_call:
-            ordinals = run.ordinals(self.name, arguments.digest)
-            ordinal = ordinals.take() if take else ordinals.peek()
-            arguments = arguments.numbered(ordinal)
+            ordinals = run.ordinals(self.name, arguments.content)
+            arguments.number(ordinals.take() if take else ordinals.peek())
         shelf = run.shared if self.share else run.shelf
-        node = shelf.node(self.name, arguments.digest, code)
-        return Call(run, shelf, node, args, kwargs, bound, arguments, ordinal)
+        return Call(run, shelf, shelf.node(self.name, arguments.digest, code), args, kwargs, arguments)
 
     def give_back(self, call: Call) -> None:
         """The call failed: the next identical one is the same node."""
-        if call.ordinal is not None:
-            call.run.ordinals(self.name, call.arguments.unnumbered).give_back(call.ordinal)
+        if call.arguments.ordinal is not None:
+            call.run.ordinals(self.name, call.arguments.content).give_back(call.arguments.ordinal)
 
     # -- recall
 
@@ -316,12 +311,13 @@ class Definition:
         moment.roots.meet(roots, kinds)
         return moment
 
-    def moment(self, call: Call) -> Moment:
+    def moment(self, call: Call, *, runs: bool = False) -> Moment:
         """The call as its surroundings see it."""
-        arguments = dict(zip(self.identity.names, call.bound))
+        arguments, counted = dict(zip(self.identity.names, call.arguments.bound)), self.identity.contents
         if not self.identity.plain:  # sharing is told from those that count to the others
-            arguments = {**{name: arguments[name] for _, name in self.identity.contents}, **arguments}
-        return Moment(self.name, call.run, arguments, call.arguments.contents, self.options, node=call.node.key)
+            arguments = {**{name: arguments[name] for name in counted}, **arguments}
+        digests = call.arguments.digests if runs else None
+        return Moment(self.name, call.run, arguments, counted, self.options, digests, call.node.key)
 
     # -- why it runs, and what is kept of it
 

@@ -255,7 +255,7 @@ class _Recording:
     def __init__(self, step: Definition, call: Call, why: Reason, seen: Bytes | None) -> None:
         self._step, self._call, self._why, self._seen = step, call, why, seen
         self._parts, self._code = call.arguments.parts, step.identity.code_parts()  # now: the body may change its arguments
-        self._moment = step.moment(call)
+        self._moment = step.moment(call, runs=True)
         self._moment.per_item = True
         self._whole = Scene(self._moment, per_item=False)
         self._stretch: Scene

@@ -220,7 +220,7 @@ class _Snapshots:
             if entry.meta["items"] != self._items:
                 warn(f"loop {name} begins anew: its items are not those of the last run")
                 return 0, False
-            if entry.meta["roots"] != [list(root) for root in roots.listed]:
+            if entry.meta.get("roots", ()) != [list(root) for root in roots.listed]:
                 warn(f"loop {name} begins anew: run.state is made of other objects before it than in the last run")
                 return 0, False
             values, contents, generators, calls = entry.load(roots.find)

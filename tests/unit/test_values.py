@@ -184,16 +184,23 @@ def test_looking_at_a_value_leaves_it_as_it_was() -> None:
 # --- which scheme applies follows from the content ------------------------------------------------------------------
 
 
+def walked(value: Any) -> bytes:
+    """The digest by the walk alone: nothing is tried as plain data."""
+    walk = values.Digests()
+    walk._trials = 0
+    return walk.of(value)
+
+
 @pytest.mark.parametrize("depth", [1, 5, 63, 64, 65, 66, 130])
 def test_plain_data_has_one_digest_whether_pickled_or_walked(depth: int) -> None:
     value = nested(depth, {"a": (1, [], {}), "b": "", 3: [b"x", bytearray()]})
-    assert digest(value) == values._Walk().digest(value)
+    assert digest(value) == walked(value)
 
 
 def test_plain_data_in_a_walked_value_has_one_digest_however_it_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     value = [{1.5, 2}, {"rows": [[i, {"x": (i, [i])}] for i in range(50)]}]
     usual = digest(value)
-    monkeypatch.setattr(values._Walk, "_as_plain", lambda self, value: None)
+    monkeypatch.setattr(values.Digests, "_as_plain", lambda self, value: None)
     assert digest(value) == usual
 
 
@@ -201,9 +208,7 @@ def test_plain_data_beyond_the_limit_of_size_has_one_digest(monkeypatch: pytest.
     monkeypatch.setattr(values, "_LARGEST", 100)
     part = [{i: "x"} for i in range(40)]
     value = [[part, part, part], part]
-    walk = values._Walk()
-    walk._trials = 0
-    assert digest(value) == digest([[part, copy.deepcopy(part), list(part)], list(part)]) == walk.digest(value)
+    assert digest(value) == digest([[part, copy.deepcopy(part), list(part)], list(part)]) == walked(value)
 
 
 def test_one_list_many_times_equals_as_many_lists() -> None:
@@ -220,7 +225,7 @@ def test_a_foreign_value_deep_in_plain_data_is_noticed(spoiler: Any, place: str)
         place = "last"
     rows: list[Any] = [[i, str(i)] for i in range(3000)]
     rows.insert(0 if place == "first" else 2999, {spoiler: 1} if place == "key" else (spoiler,))
-    assert digest(rows) == values._Walk().digest(rows)
+    assert digest(rows) == walked(rows)
 
 
 # --- unequal --------------------------------------------------------------------------------------------------------

@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Union
 
 from ..errors import FingerprintError, UsageError
-from ..facts import dataclass, replace
 from .binding import Binder
 from .code import Code
 from .inputs import file_identity
 from .shown import Part, part_of, short
-from .values import digest, plain_digest, register_identity
+from .values import SCALARS, Digests, digest, is_flat, plain_digest, register_identity
 
-__all__ = ["Fingerprint", "Identity", "Part", "register_identity"]
+__all__ = ["Arguments", "Fingerprint", "Identity", "Part", "register_identity"]
 
 Key = Union[Callable[..., object], Mapping[str, Callable[[Any], object]]]
 Reach = Literal["deep", "own", "version"]
-
-
-_EXACT = frozenset([int, str, bytes, type(None)])  # equal ones have one digest. Not floats (0.0 equals -0.0), nor bools
-_digests: dict[tuple[Any, ...], str] = {}
-_MOST, _LONGEST = 10_000, 200
-
-
-def digest_of(arguments: tuple[Any, ...]) -> str:
-    """The digest of arguments that count as they are. Those of small calls are remembered: they may be repeated often."""
-    if not _EXACT.issuperset(map(type, arguments)):  # no hash of the user's own
-        return digest(arguments).hex()
-    found = _digests.get(arguments)
-    if found is None:
-        found = plain_digest(arguments).hex()
-        if len(_digests) < _MOST and not any(isinstance(a, (str, bytes)) and len(a) > _LONGEST for a in arguments):
-            _digests[arguments] = found
-    return found
 
 
 @dataclass(frozen=True)
@@ -42,6 +25,55 @@ class Fingerprint:
 
     digest: str
     parts: Mapping[str, Part]
+
+
+class Arguments:
+    """What identifies the arguments of one call, from one walk through those that count.
+
+    All but `digest` and `content` is for calls that run, and has to be asked for before the function can change its arguments.
+    """
+
+    __slots__ = ("_digests", "_identity", "_parts", "bound", "content", "counted", "digest", "ordinal")
+
+    def __init__(self, identity: Identity, bound: tuple[Any, ...], counted: tuple[Any, ...]) -> None:
+        self._identity, self.bound, self.counted = identity, bound, counted
+        self._digests: Digests | None = None
+        self._parts: dict[str, Part] | None = None
+        self.ordinal: int | None = None
+        # What is plain data at first sight is hashed in one go; else all is made of the arguments' own digests.
+        flat = SCALARS.issuperset(map(type, counted)) or all(map(is_flat, counted))
+        self.content = (plain_digest(counted) if flat else self._walk()).hex()
+        self.digest = self.content  # over all arguments, and the call's ordinal where calls are told apart
+
+    def _walk(self) -> bytes:
+        digests, items, at = self.digests, list[bytes](), 0
+        try:
+            for at, value in enumerate(self.counted):
+                items.append(digests.of(value))
+        except FingerprintError as error:
+            name = self._identity.counted[at]
+            raise FingerprintError(error.kind, error.path, name, self._identity.step) from error.__cause__
+        return plain_digest(items, b"arguments")
+
+    def number(self, ordinal: int) -> None:
+        """Tell the call from others with the same arguments."""
+        self.ordinal, self.digest = ordinal, plain_digest((self.content, ordinal), b"call").hex()
+
+    @property
+    def digests(self) -> Digests:
+        """The digests of the arguments, and of the objects that the walk met in them."""
+        if self._digests is None:
+            self._digests = Digests()
+        return self._digests
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """Each argument's own digest, under the names that people read, and what they see of it."""
+        if self._parts is None:
+            self._parts = self._identity.parts_of(self)
+            if self.ordinal is not None:
+                self._parts["call"] = part_of("", self.ordinal, self.digests)
+        return self._parts
 
 
 class Identity:
@@ -77,9 +109,9 @@ class Identity:
         if code == "version" and version is None:
             raise UsageError(f"step {step}: code='version' needs a version=, or no edit would ever count")
         self._counted = [(i, name, by_name.get(name)) for i, name in enumerate(self.names) if name not in ignore]
-        self.contents = [(f"argument `{name}`", name) for _, name, key in self._counted if key is None]
-        self._plain = not by_name and not ignore
-        self.plain = self._plain and self._whole_key is None  # the bound arguments are all that counts, as they are
+        self.contents = [name for _, name, key in self._counted if key is None]  # those that count by their content
+        self.counted = ["key"] if callable(key) else [f"argument `{name}`" for _, name, _ in self._counted]
+        self.plain = not (by_name or ignore or callable(key))  # the bound arguments are all that counts, as they are
         self._last: tuple[object, str] | None = None
         self._version = version
         self._code = None if code == "version" else Code(function, code)
@@ -94,43 +126,24 @@ class Identity:
                 real = ", ".join(self.names) or "none"
                 raise UsageError(f"step {self.step}: {option} names {name!r}, which is no parameter. There are: {real}")
 
-    def arguments(self, bound: tuple[Any, ...], call: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The digest over all arguments that count (and the call's ordinal, where calls are told apart)."""
-        counted: object
+    def identify(self, bound: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """What identifies a call's arguments. FingerprintError names one that has no identity."""
+        if self.plain:
+            return Arguments(self, bound, bound)
         if self._whole_key is not None:
-            counted = ("key", self._whole_key(*args, **kwargs))
-        elif self._plain:
-            counted = bound
-        else:
-            counted = tuple(bound[i] if key is None else key(bound[i]) for i, _, key in self._counted)
-        try:
-            return digest(counted if call is None else (counted, call)).hex()
-        except FingerprintError:
-            self.argument_parts(bound, call, args, kwargs)  # raises again, naming the parameter
-            raise
+            return Arguments(self, bound, (self._whole_key(*args, **kwargs),))
+        return Arguments(self, bound, tuple(bound[i] if key is None else key(bound[i]) for i, _, key in self._counted))
 
-    def argument_parts(
-        self, bound: tuple[Any, ...], call: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> dict[str, Part]:
-        """Each argument's own digest, under the names that people read."""
+    def parts_of(self, arguments: Arguments) -> dict[str, Part]:
+        """What the arguments' digest is made of."""
+        if self._whole_key is not None:
+            return {"key": part_of("key", *arguments.counted, arguments.digests, secret=bool(self._redact))}
         parts: dict[str, Part] = {}
-        if self._whole_key is not None:
-            parts["key"] = self._part("key", self._whole_key(*args, **kwargs))
-        else:
-            for i, name, key in self._counted:
-                part = self._part(f"argument `{name}`", bound[i] if key is None else key(bound[i]), name)
-                if name in self._inputs and name not in self._redact:
-                    part = replace(part, shown=f"content of {short(bound[i])}")
-                parts[f"argument `{name}`"] = part
-        if call is not None:
-            parts["call"] = self._part("call", call)
+        for (i, name, _), part, value in zip(self._counted, self.counted, arguments.counted, strict=True):
+            parts[part] = part_of(name, value, arguments.digests, secret=name in self._redact)
+            if name in self._inputs and name not in self._redact:
+                parts[part] = replace(parts[part], shown=f"content of {short(arguments.bound[i])}")
         return parts
-
-    def _part(self, name: str, value: object, parameter: str = "") -> Part:
-        try:
-            return part_of(parameter, value, secret=parameter in self._redact or (name == "key" and bool(self._redact)))
-        except FingerprintError as error:
-            raise FingerprintError(error.kind, error.path, name, self.step) from error
 
     def code(self) -> str:
         """The digest over all code that counts, and the version. FingerprintError names a global that has no identity."""

@@ -14,7 +14,7 @@ from typing import Any
 from ..bulk import hasher
 from ..modules import loaded
 from .kinds import attributes
-from .parts import Describe, Parts, Sealed, by_attribute, refuse
+from .parts import Describe, Parts, by_attribute, refuse
 
 _BUFFER = 1 << 20  # bytes that are copied at a time from an array that does not lie in one piece
 
@@ -45,10 +45,10 @@ def describer(kind: type) -> Describe | None:
 def _array(array: Any) -> Parts:
     np: Any = sys.modules["numpy"]
     plain = np.asarray(array)
-    children = [_dtype(array.dtype), array.shape, content(plain)]
+    children = [_dtype(array.dtype), content(plain), *array.shape]
     if type(array) in (np.ndarray, np.memmap):  # where the memory comes from is no difference in content
         return Parts("numpy.ndarray", children)
-    return Parts("numpy.subclass", [type(array), *children, *attributes(array)], by_attribute)
+    return Parts("numpy.subclass", [type(array), len(children), *children, *attributes(array)], by_attribute)
 
 
 def _scalar(scalar: Any) -> Parts:
@@ -87,7 +87,7 @@ def _tensor(tensor: Any) -> Parts:
     size = plain.numel() * plain.element_size()
     # where it lies, not through numpy: that would forbid the user to resize the tensor from then on
     lying = memoryview((ctypes.c_char * size).from_address(plain.data_ptr())).cast("B") if size else b""
-    content = Sealed(hasher(size).update(lying).digest(16))
+    content = hasher(size).update(lying).digest(16)
     grad = [tensor.grad] if tensor.is_leaf and tensor.grad is not None else []
     return Parts(
         "torch.Tensor", [type(tensor), str(tensor.dtype), tuple(tensor.shape), tensor.requires_grad, content, *grad]
@@ -97,18 +97,16 @@ def _tensor(tensor: Any) -> Parts:
 # --- kinds of element -----------------------------------------------------------------------------------------------
 
 
-def _dtype(dtype: Any) -> object:
+@lru_cache(maxsize=256)
+def _dtype(dtype: Any) -> str:
     if dtype.names is not None:
         fields = [(name, dtype.fields[name][1], _dtype(dtype.fields[name][0])) for name in dtype.names]
-        return ("structure", dtype.type.__name__, dtype.itemsize, fields)
+        return f"structure {dtype.type.__name__} {dtype.itemsize} {fields}"
     if dtype.subdtype is not None:
-        return ("sub-array", _dtype(dtype.base), dtype.shape)
-    return ("text", repr(dtype)) if dtype.kind == "T" else _simple_dtype(dtype)
-
-
-@lru_cache(maxsize=256)
-def _simple_dtype(dtype: Any) -> object:
-    return (dtype.str, dtype.name)  # the one has byte order and unit, the other tells foreign types apart
+        return f"sub-array {_dtype(dtype.base)} {dtype.shape}"
+    if dtype.kind == "T":
+        return f"text {dtype!r}"
+    return f"{dtype.str} {dtype.name}"  # the one has byte order and unit, the other tells foreign types apart
 
 
 def _is_packed(dtype: Any) -> bool:
@@ -143,15 +141,17 @@ def _significant(array: Any) -> Any:
     return np.ascontiguousarray(array).reshape(-1).view("u1").reshape(-1, item)[:, :10]
 
 
-def _bytes_of(array: Any) -> Sealed:
+def _bytes_of(array: Any) -> bytes:
     hash_of = hasher(array.nbytes)
     if array.nbytes:
-        if array.flags.c_contiguous:
-            hash_of.update(array.reshape(-1).view("u1"))
+        if array.flags.c_contiguous or array.nbytes <= _BUFFER:
+            whole: Any = sys.modules["numpy"].ascontiguousarray(array)
+            hash_of.update(whole.reshape(-1).view("u1"))
         else:
             for piece in _pieces(array):
                 hash_of.update(piece.view("u1"))
-    return Sealed(hash_of.digest(16))
+    found: bytes = hash_of.digest(16)
+    return found
 
 
 def _pieces(array: Any) -> Iterator[Any]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any, Literal
 
 from ..errors import FingerprintError
-from ..facts import dataclass, field
 from ..modules import loading, name_of_namespace
 from . import values
 from .listing import hashed

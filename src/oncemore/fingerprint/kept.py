@@ -14,9 +14,9 @@ from typing import BinaryIO
 
 from ..codec import seal, unseal
 from ..errors import IntegrityError, UsageError
-from ..modules import loading
 from ..secret import secret
 from .listing import EDITION, Listing, hashed
+from .tree import make
 
 _MAKER = f"{EDITION} {sys.implementation.name} {sys.version} {sys.flags.optimize}"
 _SLOTS = 1 << 14  # so many files at most; two that share one replace each other
@@ -29,8 +29,6 @@ def listing_of(text: bytes, path: str, futures: int, lambdas: bool) -> Listing:
     slot, key = _slot(hashed(how, path)), f"listing/{hashed(how, text).hex()}"
     found = _read(slot, key)
     if found is None:
-        with loading:
-            from .tree import make
         found = make(text, path, futures, lambdas)
         _write(slot, key, found)
     return found

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import FingerprintError, UsageError
-from ..modules import loading
+from . import arrays, tables
 from .kinds import CONTENT, EXACT, REFUSED, WHOLE, Content, attributes, home, typing_form
 from .parts import Describe, Parts, by_attribute, name_of, refuse
 
@@ -87,8 +87,6 @@ def _of_library(kind: type, base: type) -> Describe | None:
     library = str(base.__module__).partition(".")[0]
     if library not in _LIBRARIES:
         return None
-    with loading:
-        from . import arrays, tables
     return arrays.describer(kind) if library in ("numpy", "torch") else tables.describer(kind)
 
 

@@ -36,6 +36,16 @@ def by_element(_children: Sequence[Any], _at: int) -> str:
     return "{*}"
 
 
+def columns_in(children: Sequence[Any]) -> range:
+    """Where the columns of a table stand: last, and the first part says how many they are."""
+    return range(len(children) - children[0], len(children))
+
+
+def by_column(children: Sequence[Any], at: int) -> str:
+    columns = columns_in(children)
+    return f"[{at - columns.start}]" if at in columns else ""
+
+
 class Parts(NamedTuple):
     """A value taken apart. Equal tags with equal parts mean equal values."""
 
@@ -43,10 +53,6 @@ class Parts(NamedTuple):
     children: Sequence[Any] = ()
     label: Label = by_nothing
     unordered: bool = False
-
-
-class Sealed(bytes):
-    """A part that was hashed already: the digest of a large buffer."""
 
 
 Describe: TypeAlias = Callable[[Any], Parts]

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from opcode import hasconst, opmap
 from types import CodeType
+from typing import NamedTuple
 
-from ..facts import dataclass
 from .listing import Import
 
 _CACHE = opmap.get("CACHE", -1)
@@ -38,8 +38,7 @@ _CHAIN = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Reads:
+class Reads(NamedTuple):
     """What a function reads.
 
     `chains` are global names with the attributes taken from them at once: ("np", "mean"), ("LIMIT",). Those in `maybe`

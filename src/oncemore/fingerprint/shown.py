@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import enum
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
-from ..errors import FingerprintError
-from ..facts import dataclass, field
-from ..modules import loaded, loading
-from .values import digest
+from ..modules import loaded
+from .values import Digests
 
 _LONGEST = 60
 _MOST_PIECES = 50
@@ -74,13 +74,13 @@ def _without_password(text: str) -> str:
     return re.sub(_IN_URL, r"\1:***@", text) if "://" in text else text
 
 
-def part_of(name: str, value: object, secret: bool = False) -> Part:
-    """A value's part of an identity. FingerprintError if it has none."""
-    whole = digest(value).hex()
+def part_of(name: str, value: object, digests: Digests, secret: bool = False) -> Part:
+    """A value's part of an identity, from the digests of a walk through it. FingerprintError if it has none."""
+    whole = digests.of(value).hex()
     if secret or is_secret(name):
         return Part(whole, shown=f"#{whole[:8]}")
     try:
-        pieces, rows = _taken_apart(value)
+        pieces, rows = _taken_apart(value, digests)
     except Exception:  # a value that has an identity, but does not like to be looked into
         pieces, rows = {}, ""
     return Part(whole, shown=short(value), pieces=pieces, rows=rows)
@@ -157,58 +157,57 @@ def _shape(value: Any, kind: type) -> str | None:
 # --- one level deep -------------------------------------------------------------------------------------------------
 
 
-def _taken_apart(value: Any) -> tuple[dict[str, tuple[str, str]], str]:
+def _taken_apart(value: Any, digests: Digests) -> tuple[dict[str, tuple[str, str]], str]:
     kind: Any = type(value)
-    for library, looks in (("pandas", _pandas), ("polars", _polars)):
+    for library, hashed in (("pandas", _pandas_rows), ("polars", _polars_rows)):
         module = loaded(library)
         if module is not None and isinstance(value, module.DataFrame):
-            return looks(module, value) if value.shape[1] <= _MOST_PIECES else ({}, "")
+            return _columns(value, digests.columns(value)), _rows(value, hashed)
     if kind is dict and all(type(key) is str for key in value):
-        return _pieces(value, "[{!r}]"), ""
+        return _pieces(value, "[{!r}]", digests), ""
     fields: Any = value.__dict__ if type(getattr(value, "__dict__", None)) is dict and not callable(value) else {}
-    return _pieces(fields, ".{}"), ""
+    return _pieces(fields, ".{}", digests), ""
 
 
-def _pieces(found: Mapping[str, Any], label: str) -> dict[str, tuple[str, str]]:
+def _pieces(found: Mapping[str, Any], label: str, digests: Digests) -> dict[str, tuple[str, str]]:
     if len(found) > _MOST_PIECES:
         return {}
     pieces: dict[str, tuple[str, str]] = {}
     for name, each in found.items():
-        try:
-            identity = digest(each).hex()
-        except FingerprintError:  # an identity of the user's own leaves it out
-            continue
-        pieces[label.format(name)] = (identity[:16], f"#{identity[:8]}" if is_secret(name) else short(each))
+        known = digests.get(each)
+        if known is not None:  # an identity of the user's own may leave it out
+            identity = known.hex()
+            pieces[label.format(name)] = (identity[:16], f"#{identity[:8]}" if is_secret(name) else short(each))
     return pieces
 
 
-def _pandas(pandas: Any, frame: Any) -> tuple[dict[str, tuple[str, str]], str]:
-    return _columns(frame, lambda column: pandas.util.hash_pandas_object(column, index=False).to_numpy())
+def _columns(frame: Any, digests: list[bytes]) -> dict[str, tuple[str, str]]:
+    if not len(digests) == len(frame.columns) <= _MOST_PIECES:
+        return {}
+    return {f"column `{name}`": (known.hex()[:16], "") for name, known in zip(frame.columns, digests)}
 
 
-def _polars(polars: Any, frame: Any) -> tuple[dict[str, tuple[str, str]], str]:
-    return _columns(frame, lambda column: column.hash().to_numpy())
+def _rows(frame: Any, hashed: Callable[[Any], Any]) -> str:
+    """A byte for each row of a frame that is small enough for that."""
+    if not 0 < len(frame) <= _MOST_ROWS or not 0 < len(frame.columns) <= _MOST_PIECES:
+        return ""
+    try:
+        rows = hashed(frame)
+    except Exception:  # there may be anything in a cell
+        return ""
+    return base64.b85encode((rows >> 56).astype("uint8").tobytes()).decode()
 
 
-def _columns(frame: Any, hashes: Callable[[Any], Any]) -> tuple[dict[str, tuple[str, str]], str]:
-    """Each column by a hash of its hashed rows, and each row by a byte of its own."""
-    pieces: dict[str, tuple[str, str]] = {}
-    rows: Any = None
-    for number, name in enumerate(frame.columns):
-        column: Any = hashes(frame.iloc[:, number] if hasattr(frame, "iloc") else frame[name])
-        pieces[f"column `{name}`"] = (digest(column).hex()[:16], "")
-        rows = column * (2 * number + 1) if rows is None else rows ^ (column * (2 * number + 1))
-    if rows is None or len(rows) > _MOST_ROWS:
-        return pieces, ""
-    with loading:
-        import base64
-    return pieces, base64.b85encode((rows >> 56).astype("uint8").tobytes()).decode()
+def _pandas_rows(frame: Any) -> Any:
+    return loaded("pandas").util.hash_pandas_object(frame, index=False).to_numpy()
+
+
+def _polars_rows(frame: Any) -> Any:
+    return frame.hash_rows().to_numpy()
 
 
 def rows_differing(before: str, after: str) -> tuple[int, int] | None:
     """How many rows of how many differ, if both have been looked at and are equally many; a few may be missed."""
-    with loading:
-        import base64
     then, now = base64.b85decode(before), base64.b85decode(after)
     if not then or len(then) != len(now):
         return None

@@ -7,12 +7,12 @@ the very code that is running does its syntax tree speak for the function. Other
 from __future__ import annotations
 
 import functools
+import linecache
 import os
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-from ..facts import dataclass, field
-from ..modules import loading
 from .kept import listing_of
 from .listing import COUNTING, FUTURES, Import, Listing, constant, hashed
 from .reach import CONSTANTS, instructions, reads
@@ -96,8 +96,6 @@ def _read(path: str, namespace: dict[str, Any]) -> bytes | None:
                     return file.read()
             except (OSError, ValueError):
                 continue
-    with loading:
-        import linecache
     linecache.checkcache(path)
     lines = linecache.getlines(path, namespace)  # notebook cells, zip files
     return "".join(lines).encode() if lines else None

@@ -12,7 +12,7 @@ from typing import Any
 from ..bulk import hasher
 from ..modules import loaded
 from .arrays import content
-from .parts import Describe, Parts, Sealed, by_attribute, refuse
+from .parts import Describe, Parts, by_column, refuse
 
 
 def describer(kind: type) -> Describe | None:
@@ -51,8 +51,8 @@ def _extras(frame: Any) -> list[Any]:
 
 def _frame(frame: Any) -> Parts:
     columns = [_column(series) for _, series in frame.items()]
-    children = [_own(frame), frame.columns, frame.index, columns, dict(frame.attrs), *_extras(frame)]
-    return Parts("pandas.DataFrame", children, by_attribute)
+    about = [len(columns), _own(frame), frame.columns, frame.index, dict(frame.attrs), *_extras(frame)]
+    return Parts("pandas.DataFrame", [*about, *columns], by_column)
 
 
 def _series(series: Any) -> Parts:
@@ -154,8 +154,8 @@ _PANDAS: dict[str, Describe] = {
 
 
 def _polars_frame(frame: Any) -> Parts:
-    columns = [part for series in frame.get_columns() for part in (series.name, series)]
-    return Parts("polars.DataFrame", [frame.height, *columns])
+    columns = frame.get_columns()  # each has its name
+    return Parts("polars.DataFrame", [len(columns), frame.height, *columns], by_column)
 
 
 def _polars_series(series: Any) -> Parts:
@@ -220,11 +220,11 @@ def _arrow_content(array: Any) -> list[Any]:
         numbers = hasher(array.nbytes)
         for chunk in chunks:
             numbers.update(chunk.fill_null(0).to_numpy(zero_copy_only=False).view("u1"))
-        return [len(array), nulls, Sealed(numbers.digest(16))]
+        return [len(array), nulls, numbers.digest(16)]
     return [len(array), nulls, array.to_pylist()]
 
 
-def _arrow_text(chunks: Iterable[Any], size: int) -> tuple[Sealed, Sealed]:
+def _arrow_text(chunks: Iterable[Any], size: int) -> tuple[bytes, bytes]:
     """The lengths of the strings, and all their bytes in a row: neither depends on how they are cut into chunks."""
     np: Any = sys.modules["numpy"]
     lengths, text = hasher(size), hasher(size)
@@ -235,7 +235,7 @@ def _arrow_text(chunks: Iterable[Any], size: int) -> tuple[Sealed, Sealed]:
             ends = np.frombuffer(places, "i8")[filled.offset : filled.offset + len(filled) + 1]
             lengths.update(np.diff(ends).view("u1"))
             text.update(memoryview(data or b"")[ends[0] : ends[-1]])
-    return Sealed(lengths.digest(16)), Sealed(text.digest(16))
+    return lengths.digest(16), text.digest(16)
 
 
 _ARROW: dict[str, Describe] = {

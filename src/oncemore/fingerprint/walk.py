@@ -13,18 +13,17 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
+from importlib.util import resolve_name
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..errors import FingerprintError
-from ..facts import dataclass
 from ..modules import (
     canonical_name,
     is_importable_project,
     is_project_file,
     is_project_module,
     load_project_module,
-    loading,
     name_of_namespace,
     project_folder,
 )
@@ -86,8 +85,7 @@ class Known:
         return self._met[id(klass)][0] if id(klass) in self._met else b"new"
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """One named part of an identity, and what it is about."""
 
     digest: bytes
@@ -336,8 +334,6 @@ class Walk:
     def _import(self, wanted: Import, space: Space, found: Reads) -> None:
         """An import in a body. The module is loaded if it is the project's: the body would do the same."""
         package = space.get("__package__") or getattr(space.get("__spec__"), "parent", None) or ""
-        with loading:
-            from importlib.util import resolve_name
         try:
             name = resolve_name("." * wanted.level + wanted.module, str(package))
         except ImportError:

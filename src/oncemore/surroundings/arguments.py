@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..fingerprint.values import Digests
 from . import SKIP, Moment, Surrounding
 from .objects import Note
 
@@ -16,11 +17,13 @@ class Arguments(Surrounding):
         for name in moment.arguments:
             objects = moment.roots.add("argument", name)
             if objects and moment.options["mutates"] and name not in moment.options["ignore"]:
-                note[name] = moment.roots.note("argument", name, moment.digests.get(name))
+                note[name] = moment.roots.note("argument", name, moment.digests)
+        moment.digests = None  # they hold all that the walk has met
         return note or SKIP
 
     def after(self, moment: Moment, note: dict[str, Note]) -> dict[str, dict[int, Any]] | None:
-        found = {name: moment.roots.changes("argument", name, before) for name, before in note.items()}
+        now = Digests()
+        found = {name: moment.roots.changes("argument", name, before, now) for name, before in note.items()}
         return {name: contents for name, contents in found.items() if contents is not None} or None
 
     def restore(self, moment: Moment, effect: dict[str, dict[int, Any]]) -> None:

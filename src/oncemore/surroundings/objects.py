@@ -7,62 +7,66 @@ way have an equal list, so the name leads to the caller's own object there. How 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator
+from operator import is_
+from typing import Any, NamedTuple
 
 from blake3 import blake3
 
 from ..codec import dumps, loads
 from ..errors import CodecError
-from ..facts import dataclass
-from ..fingerprint.values import identity
-from .ways import ATOMS, fixed, through, way
+from ..fingerprint.values import Digests
+from .ways import ATOMS, role, way
 
 Name = tuple[str, str, int]  # kind of root, its name, place in the walk
 Place = tuple[str, str]
 
 
-@dataclass
-class Walk:
-    """Where a root leads to at one moment: its objects, the root first, and their places in the order they were met."""
+class Walk(NamedTuple):
+    """Where a root leads to at one moment."""
 
-    found: list[Any]
-    met: list[int]
+    found: list[Any]  # what can be changed, or may be, in the order it is met; what is shared, each time
+    alone: list[int]  # the places of those that may have to be compared one by one
+
+    def once(self) -> Iterator[tuple[int, Any]]:
+        """Each object with its first place."""
+        first: dict[int, int] = {}
+        return ((i, obj) for i, obj in enumerate(self.found) if first.setdefault(id(obj), i) == i)
 
 
-@dataclass
-class Note:
-    """A root before a step: its value, digest and walk, and the digests of the objects that are looked at one by one."""
+class Note(NamedTuple):
+    """A root before a step: its value, digest and walk, and the digests of the objects that are compared one by one."""
 
     value: Any
     whole: bytes | None
     walk: Walk
     single: dict[int, bytes | None]
 
-    def changed(self) -> bool:
+    def changed(self, now: Digests | None = None) -> bool:
         """Whether the value, or the sharing of its parts, is another now; what has no digest counts as unchanged."""
         if self.whole is None:
             return False
-        return identity(self.value) != self.whole or (len(self.walk.found) > 1 and not self._tied())
+        return (now or Digests()).get(self.value) != self.whole or not self._tied()
 
     def _tied(self) -> bool:
         """Whether the objects of then are still where they were: an equal one in the place of another is a change, too."""
-        known = {id(obj) for obj in self.walk.found}
-        now = walk_from(self.value)
-        met = [id(now.found[i]) for i in now.met]
-        return [id(self.walk.found[i]) for i in self.walk.met] == [obj for obj in met if obj in known]
+        then, now = self.walk.found, walk_from(self.value).found
+        if len(then) == len(now) and all(map(is_, then, now)):
+            return True
+        known = set(map(id, then))  # what the step has added to them is a change only if their content says so
+        return [id(obj) for obj in then] == [id(obj) for obj in now if id(obj) in known]
 
 
 def _shape(words: Iterable[str]) -> str:
     return blake3(",".join(words).encode()).hexdigest(length=8)
 
 
-_NOTHING = _shape(())  # of a root that leads to nothing that can change
-
-
 class Roots:
-    """The objects that a call shares with its caller, by name."""
+    """The objects that a call shares with its caller, by name.
+
+    Each root is walked before the step runs, which may take objects out of it. Names are given when the first is asked for:
+    most steps return nothing of their caller's.
+    """
 
     def __init__(self, lookup: Callable[[str, str], Any], loose: Callable[[str], bool] = lambda name: False) -> None:
         self._lookup, self._loose = lookup, loose
@@ -75,25 +79,27 @@ class Roots:
         """Learn the objects under a root, as they are now or as an earlier walk found them."""
         place = (kind, name)
         if place not in self._walks:
-            walk = self._walks[place] = walk or walk_from(self._lookup(kind, name))
-            found, met = walk.found, walk.met
-            if not met:
-                self._shapes[place] = _NOTHING
-                return found
-            shape: list[str] = []
-            for i in met:
-                known = self._names.get(id(found[i]))
-                counts = known is not None and way(type(found[i])) is not None  # the others may be shared in any way
-                shape.append(repr(known) if counts else type(found[i]).__qualname__)
-                self._names.setdefault(id(found[i]), (*place, i))
-            self._shapes[place] = _shape(shape)
+            self._walks[place] = walk or walk_from(self._lookup(kind, name))
         return self._walks[place].found
+
+    def _give_names(self) -> None:
+        if len(self._shapes) == len(self._walks):
+            return
+        for place in [place for place in self._walks if place not in self._shapes]:
+            shape: list[str] = []
+            for i, obj in enumerate(self._walks[place].found):
+                name = (*place, i)
+                known = self._names.setdefault(id(obj), name)
+                again = known is not name and way(type(obj)) is not None  # the others may be shared in any way
+                shape.append(repr(known) if again else type(obj).__qualname__)
+            self._shapes[place] = _shape(shape)
 
     def meet(self, listed: Iterable[tuple[str, str, str]], kinds: Collection[str]) -> None:
         """Learn the roots in the order in which they were named then. CodecError if they lead elsewhere now."""
         for kind, name, shape in listed:
             if kind in kinds:
                 self.add(kind, name)
+                self._give_names()
                 if self._shapes[kind, name] != shape:
                     raise CodecError(
                         f"{kind} `{name}` is made of other objects, or shares them otherwise, than when it was kept"
@@ -102,13 +108,16 @@ class Roots:
     @property
     def known(self) -> Iterable[int]:
         """The ids of the objects that have a name."""
-        return self._names.keys()
+        return (id(obj) for walk in self._walks.values() for obj in walk.found)
 
     def __bool__(self) -> bool:
-        return bool(self._names)
+        return any(walk.found for walk in self._walks.values())
 
     def name(self, obj: Any) -> Name | None:
         """The name of an object that the caller has, too; pickles hold it instead of a copy."""
+        if type(obj) in ATOMS:
+            return None
+        self._give_names()
         found = self._names.get(id(obj))
         if found is not None:
             self.list(found[:2])
@@ -116,6 +125,7 @@ class Roots:
 
     def list(self, used: Place | None = None) -> None:
         """Remember that what is kept counts only where the caller's objects are shared as they are now."""
+        self._give_names()
         for place, shape in self._shapes.items():
             item = (*place, shape)
             if item not in self.listed and (place == used or place[0] != "argument" or not self._loose(place[1])):
@@ -129,29 +139,36 @@ class Roots:
     def forget(self, kind: str) -> None:
         """Roots of that kind are other objects from now on: a generator goes on after its consumer had a turn."""
         for place in [place for place in self._walks if place[0] == kind]:
-            del self._walks[place], self._shapes[place]
+            del self._walks[place]
+            self._shapes.pop(place, None)
         self._names = {obj: name for obj, name in self._names.items() if name[0] != kind}
         self.listed[:] = [item for item in self.listed if item[0] != kind]
 
     # -- what a step changes
 
-    def note(self, kind: str, name: str, whole: bytes | None = None) -> Note:
-        """Look at a root before a step. Large parts are looked at one by one, so that only those that change are kept."""
-        value = self._lookup(kind, name)
-        walk = self._walks.get((kind, name)) or walk_from(value)
-        ways = [(i, obj, way(type(obj))) for i, obj in enumerate(walk.found)]
-        alone = {
-            i for i, obj, how in ways if how is None or not how.can(obj) or (how.heavy(obj) and len(walk.found) > 1)
-        }
-        return Note(value, whole or identity(value), walk, {i: identity(walk.found[i]) for i in alone})
+    def note(self, kind: str, name: str, digests: Digests | None = None) -> Note:
+        """Look at a root before a step. Large parts are compared one by one, so that only those that change are kept.
 
-    def changes(self, kind: str, name: str, note: Note) -> dict[int, Any] | None:
+        `digests` are those of a walk that has just been through it.
+        """
+        value, digests = self._lookup(kind, name), digests or Digests()
+        walk = self._walks.get((kind, name)) or walk_from(value)
+        single: dict[int, bytes | None] = {}
+        for i in walk.alone:
+            obj = walk.found[i]
+            how = way(type(obj))
+            if how is None or not how.can(obj) or (how.heavy and how.heavy(obj) and len(walk.found) > 1):
+                single[i] = digests.get(obj)
+        return Note(value, digests.get(value), walk, single)
+
+    def changes(self, kind: str, name: str, note: Note, now: Digests | None = None) -> dict[int, Any] | None:
         """What became of the objects under a root, children by reference; None if nothing. CodecError if it cannot be redone."""
-        if not note.changed():
+        now = now or Digests()
+        if not note.changed(now):
             return None
         found: dict[int, Any] = {}
-        for i, obj in enumerate(note.walk.found):
-            if i in note.single and identity(obj) == note.single[i]:
+        for i, obj in note.walk.once():
+            if i in note.single and now.get(obj) == note.single[i]:
                 continue
             how = way(type(obj))
             if how is None or not how.can(obj):
@@ -165,7 +182,8 @@ class Roots:
 
     def arguments_in(self, value: Any) -> Iterable[tuple[Any, Any]]:
         """The arguments' objects that a value leads to, with their contents."""
-        named = (obj for obj in walk_from(value).found if self._names.get(id(obj), ("",))[0] == "argument")
+        self._give_names()
+        named = (obj for _, obj in walk_from(value).once() if self._names.get(id(obj), ("",))[0] == "argument")
         ways = ((obj, way(type(obj))) for obj in named)
         return [(obj, how.content(obj)) for obj, how in ways if how is not None and how.can(obj)]
 
@@ -176,13 +194,19 @@ class Roots:
 
     def contents(self, kind: str, name: str) -> dict[int, Any]:
         """The content of every object under a root that can be changed, children by reference."""
-        ways = ((i, obj, way(type(obj))) for i, obj in enumerate(self.add(kind, name)))
-        return {i: how.content(obj) for i, obj, how in ways if how is not None and how.can(obj)}
+        self.add(kind, name)
+        return _contents(self._walks[kind, name])
 
     def changeable(self, obj: Any) -> Name | None:
         """The name of an object whose content `contents` has."""
+        self._give_names()
         how = way(type(obj))
         return self._names.get(id(obj)) if how is not None and how.can(obj) else None
+
+
+def _contents(walk: Walk) -> dict[int, Any]:
+    ways = ((i, obj, way(type(obj))) for i, obj in walk.once())
+    return {i: how.content(obj) for i, obj, how in ways if how is not None and how.can(obj)}
 
 
 class Frozen:
@@ -190,10 +214,8 @@ class Frozen:
 
     def __init__(self, walk: Walk) -> None:
         self._found = walk.found
-        places = {id(obj): i for i, obj in enumerate(walk.found)}
-        ways = ((i, obj, way(type(obj))) for i, obj in enumerate(walk.found))
-        contents = {i: how.content(obj) for i, obj, how in ways if how is not None and how.can(obj)}
-        self._contents = dumps(contents, lambda obj: places.get(id(obj)))
+        places = {id(obj): i for i, obj in walk.once()}
+        self._contents = dumps(_contents(walk), lambda obj: places.get(id(obj)))
 
     def thaw(self) -> None:
         for i, content in loads(self._contents, find=self._found.__getitem__).items():
@@ -201,35 +223,35 @@ class Frozen:
 
 
 def walk_from(root: Any) -> Walk:
-    """Every object reachable from `root` that can be changed, or may be."""
+    """Every object reachable from `root` that can be changed, or may be, level by level."""
     found: list[Any] = []
-    met: list[int] = []
-    if type(root) in ATOMS:
-        return Walk(found, met)
-    passed: dict[int, int] = {}
-    kept: list[Any] = []  # what is passed through: an id counts only while its object is there
-    todo = deque(_changing([root]))
-    while todo:
-        obj = todo.popleft()
-        inside, how = through(type(obj)), way(type(obj))
-        if inside is not None:
-            if id(obj) not in passed:
-                passed[id(obj)] = -1
-                kept.append(obj)
-                todo.extend(_changing(inside(obj)))
-            continue
-        if how is None or id(obj) not in passed:
-            passed[id(obj)] = len(found)
-            found.append(obj)
-            if how is not None:
-                todo.extend(_changing(how.children(obj)))
-        met.append(passed[id(obj)])
-    return Walk(found, met)
-
-
-def _changing(objects: Iterable[Any]) -> Iterable[Any]:
-    """Those that may change, or lead to something that may."""
-    return [obj for obj in objects if type(obj) not in ATOMS and not fixed(type(obj))]  # most things are made of atoms
+    alone: list[int] = []
+    passed: dict[int, Any] = {}  # what leads further; kept, because an id counts only while its object is there
+    level = [root] if type(root) not in ATOMS else []
+    while level:
+        below: list[Any] = []
+        for obj in level:
+            kind = type(obj)
+            if kind is list:
+                found.append(obj)
+                inside = [child for child in obj if type(child) not in ATOMS]  # most things are made of atoms
+            elif kind is dict:
+                found.append(obj)
+                inside = [child for child in obj.values() if type(child) not in ATOMS]
+                inside += [key for key in obj if type(key) not in ATOMS]
+            elif (what := role(kind)) is not None:
+                if what.changes:
+                    if what.alone:
+                        alone.append(len(found))
+                    found.append(obj)
+                inside = [child for child in what.children(obj) if type(child) not in ATOMS]
+            else:
+                continue
+            if inside and id(obj) not in passed:
+                passed[id(obj)] = obj
+                below += inside
+        level = below
+    return Walk(found, alone)
 
 
 def assign(obj: Any, content: Any) -> None:

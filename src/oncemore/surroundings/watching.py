@@ -37,7 +37,7 @@ class Watch:
         self._caused: list[tuple[Watch, Callable[[], None]]] = []  # how steps around this one forget what it did
         self._trouble = ""
         self._holders: dict[int, list[str]] | None = None  # the keys that lead to an object
-        if moment.options["mutates"]:
+        if moment.options["mutates"] and self.state._values:
             self._look_ahead(moment.roots.known)
         for key in (*moment.reads, *sorted(moment.sets)):  # a generator that goes on
             if key != KEYS and key in self.state._values:

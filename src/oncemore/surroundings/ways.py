@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import lru_cache, partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from ..facts import dataclass
 from ..file import File, FileChange
 from ..modules import loaded
 
@@ -43,15 +42,25 @@ def _once_per_type(function: Callable[[type], T]) -> Callable[[type], T]:
     return lru_cache(maxsize=4096)(function)
 
 
-@dataclass
-class Way:
+class Way(NamedTuple):
     """How one type of object is looked into and changed in place."""
 
     children: Callable[[Any], Iterable[Any]]
     content: Callable[[Any], Any]
     assign: Callable[[Any, Any], None]
-    heavy: Callable[[Any], bool] = lambda obj: False  # large and without children: worth a digest of its own
-    can: Callable[[Any], bool] = lambda obj: True  # whether this very object's content can be kept and put back
+    heavy: Callable[[Any], bool] | None = None  # large and without children: worth a digest of its own
+    possible: Callable[[Any], bool] | None = None  # whether this very object's content can be kept and put back
+
+    def can(self, obj: Any) -> bool:
+        return self.possible is None or self.possible(obj)
+
+
+class Role(NamedTuple):
+    """What objects of one type are to the walk through an argument."""
+
+    children: Callable[[Any], Iterable[Any]]
+    changes: bool  # or they are only looked through
+    alone: bool  # some of them are compared one by one
 
 
 @_once_per_type
@@ -66,6 +75,19 @@ def fixed(kind: type) -> bool:
         return True
     numpy = loaded("numpy")
     return numpy is not None and issubclass(kind, (numpy.generic, numpy.dtype)) and not issubclass(kind, numpy.void)
+
+
+@_once_per_type
+def role(kind: type) -> Role | None:
+    """None for types whose objects never change."""
+    if fixed(kind):
+        return None
+    inside, how = through(kind), way(kind)
+    if inside is not None:
+        return Role(inside, changes=False, alone=False)
+    if how is None:
+        return Role(_nothing, changes=True, alone=True)
+    return Role(how.children, changes=True, alone=bool(how.heavy or how.possible))
 
 
 @_once_per_type
@@ -162,8 +184,9 @@ def _assign_numbers(obj: Any, content: Any) -> None:
     obj[:] = content
 
 
-def _pairs(obj: Any) -> Iterable[Any]:
-    return (child for entry in _entries(obj) for child in entry)
+def _values_and_keys(obj: Any) -> Iterable[Any]:
+    entries = _entries(obj)
+    return [*(value for _, value in entries), *(key for key, _ in entries)]
 
 
 def _of_fixed(obj: Any) -> bool:
@@ -178,9 +201,9 @@ def _fixed_through(obj: Any) -> bool:
 
 _WAYS: dict[type, Way] = {
     list: Way(list.__iter__, lambda obj: list(list.__iter__(obj)), _assign_items),
-    dict: Way(_pairs, _entries, _assign_entries),
-    defaultdict: Way(_pairs, lambda obj: (obj.default_factory, _entries(obj)), _assign_default),
-    set: Way(_nothing, lambda obj: list(set.__iter__(obj)), _assign_elements, can=_of_fixed),
+    dict: Way(_values_and_keys, _entries, _assign_entries),
+    defaultdict: Way(_values_and_keys, lambda obj: (obj.default_factory, _entries(obj)), _assign_default),
+    set: Way(_nothing, lambda obj: list(set.__iter__(obj)), _assign_elements, possible=_of_fixed),
     deque: Way(deque.__iter__, lambda obj: list(deque.__iter__(obj)), _assign_queue),
     bytearray: Way(_nothing, bytes, _assign_items, heavy=lambda obj: True),
     File: Way(_nothing, FileChange, lambda obj, change: change.make(obj), heavy=lambda obj: True),
@@ -223,8 +246,8 @@ def _assign_attributes(obj: Any, content: dict[str, Any]) -> None:
 
 
 def _sorted_attributes(obj: Any) -> Iterable[Any]:
-    found = _attributes(obj)
-    return (found[name] for name in sorted(found))
+    found = _attributes(obj) if _slots(type(obj)) else getattr(obj, "__dict__", {})
+    return [found[name] for name in sorted(found)]
 
 
 _PLAIN = Way(_sorted_attributes, _attributes, _assign_attributes)
@@ -241,7 +264,7 @@ def _with_attributes(base: Way) -> Way:
         lambda obj: (*base.children(obj), *_sorted_attributes(obj)),
         lambda obj: (base.content(obj), _attributes(obj)),
         assign,
-        can=base.can,
+        possible=base.possible,
     )
 
 
@@ -267,7 +290,7 @@ def _array_way(kind: type) -> Way:
         lambda obj: obj.view(),
         _assign_array,
         heavy=lambda obj: not obj.dtype.hasobject,
-        can=lambda obj: bool(obj.flags.writeable),
+        possible=lambda obj: bool(obj.flags.writeable),
     )
 
 
@@ -317,7 +340,7 @@ def _library_way(kind: type) -> Way | None:
         swap: Callable[[Any, Any], None] = lambda obj, content: setattr(obj, inner, getattr(content, inner))  # noqa: E731
         return Way(_nothing, lambda obj: obj.clone(), swap, heavy=lambda obj: True)
     if torch is not None and issubclass(kind, torch.Tensor):
-        return Way(_gradient, _tensor_content, _assign_tensor, heavy=lambda obj: True, can=_plain_tensor)
+        return Way(_gradient, _tensor_content, _assign_tensor, heavy=lambda obj: True, possible=_plain_tensor)
     if issubclass(kind, getattr(torch, "Generator", ())):
         return Way(_nothing, lambda obj: obj.get_state(), lambda obj, content: obj.set_state(content))
     return None
