@@ -15,7 +15,7 @@ FACE = "__init__"  # the public names
 
 # From the innermost room to the outermost; a room may import those before it. Those on one line do not know each other.
 ORDER: list[set[str]] = [
-    {"bulk", "errors", "modules", "numeric", "quoting"},
+    {"bulk", "errors", "modules", "quoting"},
     {"facts", "functions"},
     {"events"},
     {"compression", "durations", "flight", "pickling", "secret", "stores", "summary"},
