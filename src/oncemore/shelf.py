@@ -471,8 +471,8 @@ class Shelf:
         """The run's events in order, those after number `since`."""
         return iter(()) if self._log is None else read_log(self.store, self._log, since)
 
-    def others(self, node: Node) -> Iterator[tuple[Node, dict[str, Any]]]:
-        """Other checkpoints of the node's step with their metadata: first those of the same arguments. A handful, from memory."""
+    def others(self, node: Node) -> Iterator[tuple[Node, Decoded]]:
+        """Other checkpoints of the node's step: first those of the same arguments. A handful, from memory."""
         for home in (self.home, *(g.home for g in reversed(self._past))):
             step = f"{home}{quoted(node.step)}/"
             if not step.startswith(self._fetched):
@@ -483,9 +483,9 @@ class Shelf:
             same = [key for key in keys if key.startswith(f"{step}{node.arguments}.")]
             for key in (*same[-_NEAREST:], *keys[-_NEAREST:]):
                 entry = self._trusted(key) if key != node.key else None
-                if entry is not None and "hides" not in entry.meta:
+                if entry is not None and not entry.is_tombstone:
                     arguments, _, code = key[len(step) :].partition(".")
-                    yield Node(home, self.owner, node.step, arguments, code), entry.meta
+                    yield Node(home, self.owner, node.step, arguments, code), entry
 
     def code_facts(self, code: str) -> tuple[dict[str, Part], dict[str, str]]:
         """What the code behind a digest consisted of, and the packages then; empty if that is not known any more."""
