@@ -20,7 +20,7 @@ from blake3 import blake3
 from . import records
 from .blobs import used
 from .checkpoints import fold
-from .codec import Decoded, seal, unseal
+from .codec import Decoded, seal, unseal, unsigned
 from .errors import IntegrityError, UsageError
 from .records import parse, record_key, sealed_as
 from .reshape import ever, owners
@@ -29,7 +29,6 @@ from .stores import Bytes, Frames, Hold, Store
 
 FORMAT = "oncemore archive 1"
 _SIGNED_AS = "archive/manifest"
-_SEAL = 37  # bytes of an entry that are its signature
 _BATCH = 1 << 24  # bytes in one transaction
 _POLL = 0.05
 _OF_RUNS = ("run/", "node/", "event/")
@@ -144,7 +143,7 @@ def _body(data: bytes, entry: dict[str, Any]) -> Frames:
     """An entry under our own signature. What it was signed with is not checked: the manifest vouches for it."""
     if entry["sealed_as"] is None:
         return [data]
-    return seal([memoryview(data)[_SEAL:]], entry["sealed_as"], secret())
+    return seal([unsigned(data)], entry["sealed_as"], secret())
 
 
 def _uids(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> set[str]:
@@ -154,7 +153,7 @@ def _uids(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> set[str]:
 
 
 def _uid(archive: zipfile.ZipFile, number: int) -> str:
-    uid: str = json.loads(archive.read(f"entries/{number}")[_SEAL:])["uid"]
+    uid: str = json.loads(bytes(unsigned(archive.read(f"entries/{number}"))))["uid"]
     return uid
 
 
@@ -185,7 +184,7 @@ def _check_conflicts(
             run_id, present = here[key.split("/")[1]], store.get(key)
             if present is None:
                 newer.setdefault(record_key(run_id), store.get(record_key(run_id)))
-            elif bytes(present)[_SEAL:] != archive.read(f"entries/{number}")[_SEAL:]:
+            elif unsigned(present) != unsigned(archive.read(f"entries/{number}")):
                 raise UsageError(f"run {run_id!r} has gone on in {store.url} since, and so has that of the archive")
     return newer
 

@@ -81,7 +81,8 @@ def extended(data: bytes) -> bytes:
 CHANGES: dict[str, Change] = {
     "a bit flipped at its start": flipped(0),
     "a bit flipped in its format number": lambda data: data[:4] + bytes([data[4] ^ 2]) + data[5:],
-    "a bit flipped in its signature": lambda data: data[:20] + bytes([data[20] ^ 128]) + data[21:],
+    "a bit flipped in its header": lambda data: data[:5] + bytes([data[5] ^ 1]) + data[6:],
+    "a bit flipped in its signature": lambda data: data[:-20] + bytes([data[-20] ^ 128]) + data[-19:],
     "a bit flipped in its middle": flipped(0.5),
     "a bit flipped at its end": flipped(1),
     "cut to half": cut(0.5),

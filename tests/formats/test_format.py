@@ -77,7 +77,7 @@ META = {
 }
 HEADER: dict[str, Any] = {"seconds": 0.5, "time": 1700000000.25}
 NAMES = {"argument x": ["the caller's own"]}
-ITEMS = [(0, {}), ("item", {}), ([1, 2], {})]
+ITEMS: list[Any] = [(0, {}), ("item", {}), ([1, 2], {})]
 
 
 NODE = {"step": "load", "node": "load-00ff", "fingerprint": "00ff"}
@@ -161,7 +161,7 @@ def test_objects_kept_by_name_in_version_1_are_found(frozen: dict[str, bytes]) -
 
 def test_a_tombstone_of_version_1_is_read(frozen: dict[str, bytes]) -> None:
     entry = decoded(frozen, "forgotten")
-    assert (entry.is_tombstone, entry.value_only, entry.meta) == (True, False, {"why": "forgotten"})
+    assert (entry.is_tombstone, entry.value_only, entry.meta) == (True, False, {"hides": "forgotten"})
 
 
 def test_items_of_generators_of_version_1_are_read(frozen: dict[str, bytes]) -> None:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from blake3 import blake3
 
 from oncemore.bulk import allocate, hasher
+from oncemore.codec import Decoded, encode
+from oncemore.fingerprint.values import digest
+from oncemore.stores import open_store
 from tests.processes import Script
 
 RNG = random.Random(1)
@@ -79,3 +86,28 @@ def test_where_no_thread_can_be_had_it_is_done_without(script: Script) -> None:
         """
     )
     assert done.out.split("\n")[:2] == ["no threads", "done"], done.err
+
+
+# --- entries in files -----------------------------------------------------------------------------------------------
+
+VALUES: dict[str, Callable[[], Any]] = {
+    "an array": lambda: {"name": "x", "numbers": np.random.default_rng(1).integers(0, 1 << 62, 300_000)},
+    "numbers that shrink": lambda: np.random.default_rng(1).integers(0, 1 << 40, 800_000),
+    "a long pickle": lambda: [RNG.randbytes(5000) for _ in range(500)],
+    "many arrays": lambda: [np.random.default_rng(n).integers(0, 1 << 62, 40) for n in range(5000)],
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_what_is_used_is_what_was_verified_even_if_somebody_writes_to_the_file(name: str, tmp_path: Path) -> None:
+    store, value, secret = open_store(tmp_path), VALUES[name](), RNG.randbytes(32)
+    store.commit(put={"k": encode(value, {"step": "s"}, key="k", secret=secret).frames})
+    data = store.get("k")
+    assert data is not None
+    decoded = Decoded(data, key="k", secret=secret)
+    (path,) = tmp_path.rglob("*.val")
+    path.chmod(0o600)
+    with open(path, "r+b") as file:  # in its place, as nobody should
+        file.write(bytes(path.stat().st_size))
+    assert decoded.meta == {"step": "s"}
+    assert digest(decoded.load()) == digest(value)

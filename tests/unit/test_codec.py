@@ -169,10 +169,10 @@ def test_a_hit_is_told_how_long_the_step_took_and_when_without_its_metadata(
     assert np.array_equal(decoded.load(), value)
 
 
-@pytest.mark.parametrize("more", ["effects", "roots", "reads", "readings", "items", "blobs"])
+@pytest.mark.parametrize("more", ["effects", "roots", "reads", "readings", "items", "hides", "blobs"])
 def test_an_entry_with_more_than_a_value_says_so(more: str) -> None:
     assert flags_of(1, meta={"step": "s"}) & VALUE_ONLY
-    assert not flags_of(1, meta={"step": "s", more: []}) & VALUE_ONLY
+    assert not flags_of(1, meta={"step": "s", more: ["x"]}) & VALUE_ONLY
 
 
 def test_an_entry_says_whether_it_has_names_for_objects_of_the_caller() -> None:
@@ -201,7 +201,7 @@ def test_an_entry_says_whether_its_pickle_mentions_the_script(monkeypatch: pytes
 def test_a_tombstone_says_why() -> None:
     decoded = Decoded(b"".join(tombstone("k", SECRET, "forgotten")), key="k", secret=SECRET)
     assert (decoded.flags, decoded.is_tombstone, decoded.value_only) == (TOMBSTONE, True, False)
-    assert decoded.meta == {"why": "forgotten"}
+    assert decoded.meta == {"hides": "forgotten"}
     with pytest.raises(IntegrityError):
         Decoded(b"".join(tombstone("k", SECRET, "forgotten")), key="other", secret=SECRET)
 
