@@ -116,7 +116,9 @@ IN_A_FILE: dict[str, Callable[[Store, str], None]] = {
     "a pipe in its place": damage.pipe_in_its_place,
     "a link in its place": damage.link_in_its_place,
     "named outside the store": damage.name_outside,
-    "given another size": lambda store, key: store.sql("UPDATE Cache SET size = size + 1 WHERE key = ?", key) and None,
+    "given another size": lambda store, key: (
+        store.sql("UPDATE Cache SET filename = replace(filename, '-', '-1') WHERE key = ?", key) and None
+    ),
 }
 
 

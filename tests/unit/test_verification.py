@@ -145,7 +145,7 @@ def test_what_nothing_refers_to_is_an_orphan_and_does_no_harm() -> None:
         same = history.store.get(next(iter(keys("store", "run/"))))
         history.store.commit(put={key: [same or b""]})
     stray = Path("store", "00", "00", "0" * 28 + "-1.val")
-    stray.parent.mkdir(exist_ok=True)
+    stray.parent.mkdir(parents=True, exist_ok=True)
     stray.write_bytes(b"x")
     os.utime(stray, (0, 0))
     told = [key for key, _ in found(history.verify(), "orphan")]

@@ -111,6 +111,10 @@ class BytesDisk(diskcache.Disk):
         """A key as it stands in a row."""
         return key, True
 
+    def get(self, key: Any, raw: bool) -> Any:
+        """A key from a row, as it is: diskcache would unpickle one that is not raw."""
+        return key
+
     def prepare(self, frames: Frames) -> Row:
         """The columns for a value, made before the transaction that stores them; its file, if any, is complete."""
         first = frames[0] if len(frames) == 1 else None
