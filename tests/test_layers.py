@@ -137,12 +137,12 @@ def _imports_without(node: ast.AST, lock: str) -> Iterator[ast.Import | ast.Impo
 
 # Each takes longer to load than a hit takes. What needs one of them loads it then.
 LATER = {
-    *("asyncio", "base64", "cloudpickle", "dataclasses", "difflib", "diskcache", "email", "hashlib", "html"),
-    *("inspect", "secrets", "shutil", "ssl", "subprocess", "tempfile", "wrapt", "zipfile", "zstandard"),
-    *("array", "ast", "bisect", "logging", "random", "string", "traceback", "urllib"),
+    *("asyncio", "cloudpickle", "difflib", "diskcache", "email", "hashlib", "html"),
+    *("secrets", "shutil", "ssl", "subprocess", "tempfile", "wrapt", "zipfile", "zstandard"),
+    *("logging", "string", "traceback", "urllib"),
     *(f"oncemore.{name}" for name in ("archive", "checkpoints", "history", "intents", "joining", "loops", "numeric")),
     *(f"oncemore.{name}" for name in ("reasons", "repeats", "report", "screen", "summary", "verbs", "verification")),
-    *(f"oncemore.{name}" for name in ("stores.creation", "stores.maintenance", "surroundings.objects")),
+    *(f"oncemore.{name}" for name in ("stores.creation", "stores.maintenance")),
 }
 
 
