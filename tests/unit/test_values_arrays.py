@@ -179,6 +179,13 @@ def test_subclasses_of_arrays_are_told_apart() -> None:
     assert digest(records) != digest(records.view(np.recarray))
 
 
+def test_an_array_of_records_is_told_from_one_of_structures_which_numpy_calls_equal() -> None:
+    structure = np.dtype([("a", "i4")])
+    record = np.dtype((np.record, structure))
+    assert structure == record
+    assert digest(np.zeros(2, structure)) != digest(np.zeros(2, record))
+
+
 class Annotated(np.ndarray):
     note: Any
 

@@ -46,12 +46,12 @@ class Arguments:
         self.digest = self.content  # over all arguments, and the call's ordinal where calls are told apart
 
     def _walk(self) -> bytes:
-        digests, items, at = self.digests, list[bytes](), 0
+        digests, items = self.digests, list[bytes]()
         try:
-            for at, value in enumerate(self.counted):
+            for value in self.counted:
                 items.append(digests.of(value))
         except FingerprintError as error:
-            name = self._identity.counted[at]
+            name = self._identity.counted[len(items)]
             raise FingerprintError(error.kind, error.path, name, self._identity.step) from error.__cause__
         return plain_digest(items, b"arguments")
 
@@ -137,7 +137,8 @@ class Identity:
     def parts_of(self, arguments: Arguments) -> dict[str, Part]:
         """What the arguments' digest is made of."""
         if self._whole_key is not None:
-            return {"key": part_of("key", *arguments.counted, arguments.digests, secret=bool(self._redact))}
+            [key] = arguments.counted
+            return {"key": part_of("", key, arguments.digests, secret=bool(self._redact))}
         parts: dict[str, Part] = {}
         for (i, name, _), part, value in zip(self._counted, self.counted, arguments.counted, strict=True):
             parts[part] = part_of(name, value, arguments.digests, secret=name in self._redact)

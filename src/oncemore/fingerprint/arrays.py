@@ -97,7 +97,6 @@ def _tensor(tensor: Any) -> Parts:
 # --- kinds of element -----------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=256)
 def _dtype(dtype: Any) -> str:
     if dtype.names is not None:
         fields = [(name, dtype.fields[name][1], _dtype(dtype.fields[name][0])) for name in dtype.names]
@@ -106,6 +105,11 @@ def _dtype(dtype: Any) -> str:
         return f"sub-array {_dtype(dtype.base)} {dtype.shape}"
     if dtype.kind == "T":
         return f"text {dtype!r}"
+    return _simple_dtype(dtype)
+
+
+@lru_cache(maxsize=256)  # not for structures: those of records and of bare tuples are equal, and told apart here
+def _simple_dtype(dtype: Any) -> str:
     return f"{dtype.str} {dtype.name}"  # the one has byte order and unit, the other tells foreign types apart
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from inspect import Parameter
 from typing import Any
 
-_STARS = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
+_STARS: dict[Any, str] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
 
 
 class Binder:

@@ -226,20 +226,21 @@ class Digests:
 
     def _walk(self, value: object) -> bytes | _Plain | _Node | None:
         memo, path = self._memo, self._path
+        outcome: bytes | _Plain | _Node | None
         try:
             outcome = self._enter(value)
             while path:
                 node = path[-1]
-                for node.at in node.todo:
-                    child = node.parts.children[node.at]
+                for at in node.todo:
+                    node.at, child = at, node.parts.children[at]
                     outcome = memo.get(id(child)) or self._enter(child)
                     if outcome is None:
                         break
-                    node.found[node.at] = outcome
+                    node.found[at] = outcome
                 else:
-                    outcome = self._leave(path.pop())
+                    outcome = left = self._leave(path.pop())
                     if path:
-                        path[-1].found[path[-1].at] = outcome
+                        path[-1].found[path[-1].at] = left
         except BaseException as error:
             where = "".join(node.parts.label(node.parts.children, node.at) for node in path)
             for node in (*path, *self._waiting):  # nothing is known of them

@@ -18,17 +18,15 @@ from .protocol import Surrounding as Surrounding
 
 from . import arguments, files, output, process, rng, watching  # isort: skip
 
-_kinds: dict[str, Surrounding] = {
-    kind.name: kind
-    for kind in (
-        output.Output(),  # first: it stops listening before another kind has something to warn about
-        files.Files(),  # before the process: relative paths are those of the folder that the step began in
-        arguments.Arguments(),
-        watching.StateKind(),
-        rng.Generators(),
-        process.Process(),
-    )
-}
+_OURS: tuple[Surrounding, ...] = (
+    output.Output(),  # first: it stops listening before another kind has something to warn about
+    files.Files(),  # before the process: relative paths are those of the folder that the step began in
+    arguments.Arguments(),
+    watching.StateKind(),
+    rng.Generators(),
+    process.Process(),
+)
+_kinds: dict[str, Surrounding] = {kind.name: kind for kind in _OURS}
 careful: set[str] = set()  # those of the user's that look at every step before it is skipped, also without effects
 
 
