@@ -445,9 +445,9 @@ class Shelf:
         """The event that names a snapshot, and the snapshot itself unless it is kept already."""
         self.store.commit(put={entry.key: entry.frames} if entry else {}, append=self._appended([event]))
 
-    def put(self, key: str, value: object, meta: Mapping[str, Any]) -> None:
+    def put(self, key: str, value: object, meta: Mapping[str, Any], *, time: float) -> None:
         """Write one entry of the run's own, durable when this returns."""
-        entry = encode(value, meta, key=key, secret=self.secret)
+        entry = encode(value, meta, key=key, secret=self.secret, time=time)
         self._forget_cached([key])
         self.store.commit(put={key: entry.frames})
 
@@ -483,7 +483,7 @@ class Shelf:
             same = [key for key in keys if key.startswith(f"{step}{node.arguments}.")]
             for key in (*same[-_NEAREST:], *keys[-_NEAREST:]):
                 entry = self._trusted(key) if key != node.key else None
-                if entry is not None and not entry.is_tombstone:
+                if entry is not None and "hides" not in entry.meta:
                     arguments, _, code = key[len(step) :].partition(".")
                     yield Node(home, self.owner, node.step, arguments, code), entry
 
