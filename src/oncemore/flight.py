@@ -11,16 +11,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from .errors import StoreError, warn
 from .events import helped, lane
 from .stores import Bytes, Hold, Store
-
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -245,8 +243,6 @@ _pool: list[ThreadPoolExecutor] = []
 
 def _threads() -> ThreadPoolExecutor:
     """Where coroutines wait for the store: threads of our own, since a loop has few and the program may need them."""
-    from concurrent.futures import ThreadPoolExecutor
-
     if not _pool:
         _pool.append(ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="oncemore-store"))
     return _pool[0]

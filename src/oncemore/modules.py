@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
-
-# For files that still import in the midst of a program: a fork waits until they are done. Goes with the last of them.
-loading = threading.RLock()
-os.register_at_fork(before=loading.acquire, after_in_parent=loading.release, after_in_child=loading.release)
 
 
 def loaded(name: str) -> Any:

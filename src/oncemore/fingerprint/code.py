@@ -10,7 +10,7 @@ from types import FunctionType, MethodType
 from typing import Any, Literal
 
 from ..errors import FingerprintError
-from ..modules import loading, name_of_namespace
+from ..modules import name_of_namespace
 from . import values
 from .listing import hashed
 from .shown import Part, is_secret, masked, short
@@ -88,11 +88,11 @@ def _versions(names: Iterable[str]) -> dict[str, str]:
     for name in sorted(names):
         version = getattr(sys.modules.get(name), "__version__", None)  # reading all metadata would take too long
         if not isinstance(version, str):
-            with loading:
-                from importlib import metadata
+            from importlib.metadata import PackageNotFoundError, version as version_of  # takes as long as a small run
+
             try:
-                version = metadata.version(name)
-            except metadata.PackageNotFoundError:  # a module of the project's, or of nobody's
+                version = version_of(name)
+            except PackageNotFoundError:  # a module of the project's, or of nobody's
                 continue
         found[name] = version
     return found
