@@ -84,8 +84,12 @@ def _remove(store: Path) -> None:
 
 KINDS: dict[str, Callable[[Any, int], Any]] = {
     "sorted ints": lambda random, count: np.sort(random.integers(0, 1 << 40, count)),
-    "rounded floats": lambda random, count: random.normal(100, 15, count).round(2),
-    "counters": lambda random, count: np.arange(count) * 3 + 7,
+    "times": lambda random, count: np.cumsum(random.integers(0, 1 << 31, count)) + 1_700_000_000_000_000_000,
+    "labels": lambda random, count: random.integers(0, 100, count),
+    "a signal": lambda random, count: (np.sin(np.arange(2 * count) / 500) + random.normal(0, 0.01, 2 * count)).astype(
+        "f4"
+    ),
+    "prices": lambda random, count: random.normal(100, 15, count).round(2),
 }
 
 
@@ -127,12 +131,20 @@ def write_sorted(bench: Bench) -> Task:
     return _compressible(bench, "sorted ints")
 
 
-def write_rounded(bench: Bench) -> Task:
-    return _compressible(bench, "rounded floats")
+def write_times(bench: Bench) -> Task:
+    return _compressible(bench, "times")
 
 
-def write_counters(bench: Bench) -> Task:
-    return _compressible(bench, "counters")
+def write_labels(bench: Bench) -> Task:
+    return _compressible(bench, "labels")
+
+
+def write_signal(bench: Bench) -> Task:
+    return _compressible(bench, "a signal")
+
+
+def write_prices(bench: Bench) -> Task:
+    return _compressible(bench, "prices")
 
 
 def read_back(bench: Bench) -> Task:
@@ -166,7 +178,7 @@ def read_back(bench: Bench) -> Task:
 
     ours()
     memory = peak_beyond(ours, size)
-    goals = [Goal(1.0, "joblib.load", "no slower than joblib's load")]
+    goals = [Goal(1.7, "joblib.load", "at most 1.7 x joblib's load, which verifies nothing")]
     return Task(
         f"read back {size // 10**6} MB",
         [
@@ -181,4 +193,4 @@ def read_back(bench: Bench) -> Task:
     )
 
 
-TASKS = [write_incompressible, write_sorted, write_rounded, write_counters, read_back]
+TASKS = [write_incompressible, write_sorted, write_times, write_labels, write_signal, write_prices, read_back]

@@ -483,7 +483,7 @@ class Shelf:
             same = [key for key in keys if key.startswith(f"{step}{node.arguments}.")]
             for key in (*same[-_NEAREST:], *keys[-_NEAREST:]):
                 entry = self._trusted(key) if key != node.key else None
-                if entry is not None and not entry.is_tombstone:
+                if entry is not None and "hides" not in entry.meta:
                     arguments, _, code = key[len(step) :].partition(".")
                     yield Node(home, self.owner, node.step, arguments, code), entry
 
