@@ -24,10 +24,10 @@ GROUPS = ("calls", "arguments", "identity", "values", "store", "processes")
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller sizes, few rounds: two minutes")
-    parser.add_argument("--rounds", type=int, help="how often every contender has its turn (default: 7, quick 2)")
+    parser.add_argument("--rounds", type=int, help="how often every contender has its turn (default: 5, quick 2)")
     parser.add_argument("tasks", nargs="*", metavar="GROUP[.TASK]", help="only these")
     asked = parser.parse_args()
-    rounds = asked.rounds or (2 if asked.quick else 7)
+    rounds = asked.rounds or (2 if asked.quick else 5)
     compileall.compile_dir(ROOT / "src", quiet=1)  # as installing does: new processes are not to compile ours each time
     start, results = time.monotonic(), []
     for name in _names():

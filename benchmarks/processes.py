@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -83,8 +84,8 @@ def first_hit(bench: Bench) -> Task:
 
 def _spent() -> Seconds:
     """The time so far, and the CPU time of all processes that have ended."""
-    times = os.times()
-    return Seconds(time.perf_counter(), times.children_user + times.children_system)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Seconds(time.perf_counter(), used.ru_utime + used.ru_stime)
 
 
 def _environment() -> dict[str, str]:
