@@ -1,7 +1,7 @@
 """All tasks, one process each: `python -m benchmarks [--quick] [GROUP.TASK ...]`; `make bench` calls it.
 
 Writes docs/performance.md, its plots and docs/performance.json, unless only some tasks are asked for: those are just shown.
-BENCH_CLOCK=cpu measures CPU time: ratios that mean something while others use the machine.
+With BENCH_CLOCK=cpu all goals compare CPU time: ratios that mean something while others use the machine.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any
 from . import report
 from .harness import ROOT
 
-GROUPS = ("calls", "identity", "values", "store", "processes")
+GROUPS = ("calls", "arguments", "identity", "values", "store", "processes")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller sizes, few rounds: two minutes")
-    parser.add_argument("--rounds", type=int, help="how often every contender has its turn (default: 7, quick 2)")
+    parser.add_argument("--rounds", type=int, help="how often every contender has its turn (default: 5, quick 2)")
     parser.add_argument("tasks", nargs="*", metavar="GROUP[.TASK]", help="only these")
     asked = parser.parse_args()
-    rounds = asked.rounds or (2 if asked.quick else 7)
+    rounds = asked.rounds or (2 if asked.quick else 5)
     compileall.compile_dir(ROOT / "src", quiet=1)  # as installing does: new processes are not to compile ours each time
     start, results = time.monotonic(), []
     for name in _names():
@@ -43,7 +43,7 @@ def main() -> int:
 
 def _names() -> list[str]:
     modules = ((group, importlib.import_module(f"benchmarks.{group}")) for group in GROUPS)
-    return [f"{group}.{task.__name__}" for group, module in modules for task in module.TASKS]
+    return [f"{group}.{task}" for group, module in modules for task in module.TASKS]
 
 
 def _one(name: str, rounds: int, quick: bool) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One task in a process of its own: `python -m benchmarks.one calls.warm_hit ROUNDS [--quick]` prints what it measured."""
+"""One task in a process of its own: `python -m benchmarks.one calls.rerun ROUNDS [--quick]` prints what it measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="oncemore-bench-", ignore_cleanup_errors=True) as folder:
         os.chdir(folder)  # some peers write where they stand
         os.environ["XDG_CONFIG_HOME"] = os.environ["XDG_CACHE_HOME"] = folder  # a secret and a cache of its own
-        task = getattr(importlib.import_module(f"benchmarks.{group}"), name)(Bench(Path(folder), "--quick" in sys.argv))
+        task = importlib.import_module(f"benchmarks.{group}").TASKS[name](Bench(Path(folder), "--quick" in sys.argv))
         found = {"task": task.name, "group": group, **measure(task, int(sys.argv[2]))}
     print(f"\n{json.dumps(found)}")
 

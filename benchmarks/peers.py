@@ -1,8 +1,9 @@
 """The others, each as a small adapter: how it is opened, and how it makes the calls of a run.
 
-`run(number, calls)` makes so many calls that belong to the run of that number, and gives the seconds they took. The first time
-they are misses, the next time hits. What a peer opens before and closes after is not timed. Beside each stands what its number
-is worth: what a kept result survives, and which of our promises it does not make.
+`run(number, arguments)` makes a call with each of these arguments in the run of that number, and gives the seconds they took.
+The first time they are misses, the next time hits. Peers that know no runs get other arguments in other runs. What a peer
+opens before and closes after is not timed. Beside each stands what its number is worth: what a stored result survives, and
+which of our promises it does not make.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import logging
 import pickle
 import sqlite3
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .harness import OURS, bodies, body, clock
+from .harness import OURS, Bench, Contender, Seconds, bodies, body, clock
 
+GET, JOBLIB, MEMOIZE = "diskcache get/set", "joblib.Memory", "diskcache.memoize"
 PROCESS, POWER = "process", "power"  # what a kept result survives: the death of its process, that of the machine
 
 
@@ -42,17 +44,14 @@ class Peer:
     def close(self) -> None:
         """After every round."""
 
-    def run(self, number: int, calls: int) -> float:
+    def run(self, number: int, arguments: Sequence[Any]) -> Seconds:
         raise NotImplementedError
 
-    def timed(self, function: Callable[[Any], object], arguments: Iterable[Any]) -> float:
+    def timed(self, function: Callable[[Any], object], arguments: Iterable[Any]) -> Seconds:
         start = clock()
         for argument in arguments:
             function(argument)
         return clock() - start
-
-    def numbers(self, number: int, calls: int) -> range:
-        return range(number * calls, (number + 1) * calls)
 
 
 class Oncemore(Peer):
@@ -60,18 +59,17 @@ class Oncemore(Peer):
     opening = False  # whether the opening and the end of the scope are timed, too
 
     def open(self) -> None:
-        from oncemore import checkpointed, fingerprint
+        from oncemore import checkpointed
 
-        fingerprint._digests.clear()
         self.step = checkpointed(body)
-        self.run(-1, 2)  # the store is open and the code known, as in a script that is under way
+        self.run(-1, range(2))  # the store is open and the code known, as in a script that is under way
 
-    def run(self, number: int, calls: int) -> float:
+    def run(self, number: int, arguments: Sequence[Any]) -> Seconds:
         from oncemore import checkpoint_scope
 
         start = clock()
         with checkpoint_scope(f"run {number}", store=self.folder):
-            inside = self.timed(self.step, range(calls))
+            inside = self.timed(self.step, arguments)
         return clock() - start if self.opening else inside
 
 
@@ -80,7 +78,7 @@ class OncemoreWithScope(Oncemore):
 
 
 class RawDiskcache(Peer):
-    name, package, needs, limit = "diskcache get/set", "diskcache", ("diskcache",), True
+    name, package, needs, limit = GET, "diskcache", ("diskcache",), True
     lacks = "bare values under bare keys: no functions, no identity"
 
     def open(self) -> None:
@@ -92,8 +90,8 @@ class RawDiskcache(Peer):
     def close(self) -> None:
         self.cache.close()
 
-    def run(self, number: int, calls: int) -> float:
-        keys = [f"{number}/{call}" for call in range(calls)]
+    def run(self, number: int, arguments: Sequence[Any]) -> Seconds:
+        keys = [f"{number}/{at}" for at in range(len(arguments))]
         if keys[0] in self.cache:
             return self.timed(self.cache.get, keys)
         put = self.cache.set
@@ -114,9 +112,9 @@ class RawSqlite(Peer):
     def close(self) -> None:
         self.connection.close()
 
-    def run(self, number: int, calls: int) -> float:
+    def run(self, number: int, arguments: Sequence[Any]) -> Seconds:
         execute, value = self.connection.execute, pickle.dumps(1)
-        keys = [f"{number}/{call}" for call in range(calls)]
+        keys = [f"{number}/{at}" for at in range(len(arguments))]
         if execute("SELECT 1 FROM entry WHERE key = ?", (keys[0],)).fetchone():
             return self.timed(
                 lambda key: pickle.loads(execute("SELECT value FROM entry WHERE key = ?", (key,)).fetchone()[0]), keys
@@ -125,7 +123,7 @@ class RawSqlite(Peer):
 
 
 class Joblib(Peer):
-    name, package, needs, slow = "joblib.Memory", "joblib", ("joblib",), 5
+    name, package, needs, slow = JOBLIB, "joblib", ("joblib",), 5
     lacks = "code of helpers, single flight, integrity, effects"
 
     def open(self) -> None:
@@ -133,12 +131,12 @@ class Joblib(Peer):
 
         self.function = joblib.Memory(self.folder, verbose=0).cache(body)
 
-    def run(self, number: int, calls: int) -> float:
-        return self.timed(self.function, self.numbers(number, calls))
+    def run(self, number: int, arguments: Sequence[Any]) -> Seconds:
+        return self.timed(self.function, arguments)
 
 
 class DiskcacheMemoize(Joblib):
-    name, package, needs, slow = "diskcache.memoize", "diskcache", ("diskcache",), 1
+    name, package, needs, slow = MEMOIZE, "diskcache", ("diskcache",), 1
     lacks = "code, argument normalisation, single flight, integrity, effects; evicts beyond 1 GiB"
 
     def open(self) -> None:
@@ -195,10 +193,10 @@ class Mandala(Peer):
         self.folder.mkdir(exist_ok=True)
         self.storage, self.function = Storage(db_path=str(self.folder / "mandala.db")), op(body)
 
-    def run(self, number: int, calls: int) -> float:
+    def run(self, number: int, arguments: Sequence[Any]) -> Seconds:
         start = clock()
         with self.storage:
-            self.timed(self.function, self.numbers(number, calls))
+            self.timed(self.function, arguments)
         return clock() - start  # it writes when the block ends
 
 
@@ -216,10 +214,10 @@ class LangGraph(Peer):
         call = task(body)
 
         @entrypoint(checkpointer=SqliteSaver(self.connection))
-        def flow(calls: int) -> None:
+        def flow(arguments: Sequence[Any]) -> None:
             start = clock()
-            for number in range(calls):
-                call(number).result()
+            for argument in arguments:
+                call(argument).result()
             self.took = clock() - start
             raise InterruptedError  # cut off after its last task: so it can be resumed
 
@@ -228,11 +226,11 @@ class LangGraph(Peer):
     def close(self) -> None:
         self.connection.close()
 
-    def run(self, number: int, calls: int) -> float:
+    def run(self, number: int, arguments: Sequence[Any]) -> Seconds:
         config: Any = {"configurable": {"thread_id": str(number)}}
         begun = self.flow.get_state(config).created_at is not None
         try:
-            self.flow.invoke(None if begun else calls, config)
+            self.flow.invoke(None if begun else list(arguments), config)
         except InterruptedError:
             pass
         return self.took
@@ -250,12 +248,11 @@ class Dbos(Peer):
         step = DBOS.step()(body)
 
         @DBOS.workflow()
-        def flow(calls: int) -> float:
+        def flow(arguments: Sequence[Any]) -> None:
             start = clock()
-            for number in range(calls):
-                step(number)
+            for argument in arguments:
+                step(argument)
             self.took = clock() - start
-            return self.took
 
         self.flow = flow
 
@@ -272,14 +269,14 @@ class Dbos(Peer):
 
         DBOS.destroy()  # its threads would take time from the others
 
-    def run(self, number: int, calls: int) -> float:
+    def run(self, number: int, arguments: Sequence[Any]) -> Seconds:
         from dbos import DBOS, SetWorkflowID
 
         if DBOS.get_workflow_status(f"run {number}") is None:
             with SetWorkflowID(f"run {number}"):
-                self.flow(calls)
+                self.flow(list(arguments))
         else:  # replays all steps; the copy that it makes of them is not timed
-            DBOS.fork_workflow(f"run {number}", calls + 1).get_result()
+            DBOS.fork_workflow(f"run {number}", len(arguments) + 1).get_result()
         return self.took
 
 
@@ -308,22 +305,66 @@ def ready(peers: Iterable[type[Peer]], folder: Path) -> tuple[list[Peer], dict[s
 
 def _verify(peer: Peer) -> None:
     """A number counts only if the first call runs the body and the second does not."""
-    calls = 3
-    for wanted in (calls, 0):
+    arguments = [-1, -2, -3]
+    for wanted in (len(arguments), 0):
         peer.open()
         bodies()
-        peer.run(1_000_000, calls)
+        peer.run(1_000_000, arguments)
         ran = bodies()
         peer.close()
         if not peer.limit and ran != wanted:
             raise AssertionError(f"the body ran {ran} times instead of {wanted}")
 
 
-def version(kind: type[Peer]) -> str:
+def contender(peer: Peer, calls: int, *, recorded: bool, make: Callable[[int], Any] = int) -> Contender:
+    """In each round a run of so many calls: misses that nobody has made before, or first hits of one `recorded` earlier."""
+    calls = max(2, calls // peer.slow)
+    kept = [make(at) for at in range(calls)] if recorded else []
+    arguments = kept
+    if recorded:
+        peer.open()
+        peer.run(0, kept)
+        peer.close()
+
+    def before(number: int) -> None:
+        nonlocal arguments
+        arguments = kept or [make(number * calls + at) for at in range(calls)]
+        peer.open()
+        bodies()
+
+    def work(number: int) -> Seconds:
+        return peer.run(0 if recorded else number, arguments)
+
+    def after(number: int) -> None:
+        ran = bodies()
+        peer.close()
+        if not peer.limit and ran != (0 if recorded else calls):
+            raise AssertionError(f"{peer.name}: {ran} bodies ran")
+
+    return Contender(peer.name, work, calls, before, after, limit=peer.limit)
+
+
+def among(
+    bench: Bench, kinds: Iterable[type[Peer]], calls: int, *, recorded: bool, make: Callable[[int], Any] = int
+) -> dict[str, Any]:
+    """The contenders and the absent of a task."""
+    good, absent = ready(kinds, bench.folder)
+    return {
+        "contenders": [contender(peer, calls, recorded=recorded, make=make) for peer in good],
+        "absent": absent,
+    }
+
+
+def installed(package: str) -> str:
+    """The version of a package."""
     try:
-        return metadata.version(kind.package) if kind.package else sqlite3.sqlite_version
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+def version(kind: type[Peer]) -> str:
+    return installed(kind.package) if kind.package else sqlite3.sqlite_version
 
 
 def quiet() -> None:

@@ -23,11 +23,13 @@ Result = dict[str, Any]
 
 
 def verdict(results: Sequence[Result]) -> str:
-    goals = [goal for result in results for goal in result.get("goals", ())]
-    met, open_ = sum(goal["met"] is True for goal in goals), sum(goal["met"] is None for goal in goals)
+    every = [goal for result in results for goal in result.get("goals", ())]
+    goals = [goal for goal in every if not goal["planned"]]
+    text = f"{sum(goal['reached'] is True for goal in goals)} of {len(goals)} goals reached"
+    unknown = sum(goal["reached"] is None for goal in goals)
+    text += f", {unknown} not measured" if unknown else ""
+    text += f", {len(every) - len(goals)} more planned" if len(every) > len(goals) else ""
     failed = [result["task"] for result in results if "failed" in result]
-    text = f"{met} of {len(goals)} goals met"
-    text += f", {open_} not measured" if open_ else ""
     return text + (f", failed: {', '.join(failed)}" if failed else "")
 
 
@@ -36,13 +38,14 @@ def as_text(result: Result) -> str:
     if "failed" in result:
         return f"\n{result['task']}\n  FAILED: {result['failed']}"
     lines = ["", f"{result['task']}  {_load(result)}"]
-    lines += [f"  {name:50} {least:>14} median {median:>14} {ratio:>9}" for name, least, median, ratio in _rows(result)]
+    for name, least, median, cpu, ratio in _rows(result):
+        lines.append(f"  {name:50} {least:>12} median {median:>12} CPU {cpu:>12} {ratio:>9}")
     lines += [f"  not here: {name} ({why})" for name, why in result["absent"].items()]
     lines += [f"  {_mark(goal)}: {_who(goal)}{goal['text']}, found {_found(goal)}" for goal in result["goals"]]
     return "\n".join(lines)
 
 
-def _rows(result: Result) -> list[tuple[str, str, str, str]]:
+def _rows(result: Result) -> list[tuple[str, ...]]:
     ours = result["contenders"][OURS]["min"]
     sign, scale = SIGNS[result["unit"]], UNITS[result["unit"]]
     return [
@@ -50,6 +53,7 @@ def _rows(result: Result) -> list[tuple[str, str, str, str]]:
             f"{name} (limit)" if taken["limit"] else name,
             f"{_number(taken['min'] * scale)} {sign}",
             f"{_number(taken['median'] * scale)} {sign}",
+            f"{_number(taken['cpu'] * scale)} {sign}" if taken["cpu"] is not None else "–",
             f"{_number(taken['min'] / ours)} x",
         )
         for name, taken in result["contenders"].items()
@@ -62,7 +66,8 @@ def _number(value: float) -> str:
 
 
 def _mark(goal: Result) -> str:
-    return {True: "met", False: "NOT MET", None: "not measured"}[goal["met"]]
+    mark = {True: "reached", False: "not reached", None: "not measured"}[goal["reached"]]
+    return f"next version's goal, {mark}" if goal["planned"] else mark
 
 
 def _who(goal: Result) -> str:
@@ -72,12 +77,10 @@ def _who(goal: Result) -> str:
 def _found(goal: Result) -> str:
     if goal["found"] is None:
         return "nothing"
-    if goal["at_most"] < 1e-4:
-        return f"{goal['found'] * 1e6:.2f} µs"
-    if "faster" in goal["text"] or "at least" in goal["text"]:
+    if goal["at_most"] < 1e-3:  # seconds beyond another's
+        return f"+ {goal['found'] * 1e6:.0f} µs"
+    if "faster" in goal["text"]:
         return f"{_number(1 / goal['found'])} x"
-    if "ms" in goal["text"].split():
-        return f"{goal['found'] * 1e3:.1f} ms"
     return f"{_number(goal['found'])} x"
 
 
@@ -125,7 +128,6 @@ def machine() -> Result:
         "memory GB": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "clock": "CPU time" if CPU else "time",
     }
 
 
@@ -142,27 +144,32 @@ def _head(results: Sequence[Result], facts: Result) -> list[str]:
         ),
         "",
         (
-            "All contenders of a task take turns in one process; the minimum and the median of all rounds are shown, and "
-            "ratios are ratios of minima. oncemore has all its promises on: code identity, signatures, single flight, effects. "
-            "A peer is timed only after it was seen to skip the body of a call that it had made before. A limit is what the "
-            "machine or the library underneath does without any of this. `make bench` measures anew; the numbers are also in "
-            "[performance.json](performance.json)."
+            "Every task is measured beside other tools and beside a limit: what the machine or the library underneath does "
+            "without identity, signatures, single flight and effects. oncemore keeps all its promises while it is measured. All "
+            "contenders of a task take turns, so that a change in the machine's load reaches all of them. Tables show the "
+            "minimum and the median of all rounds, and the minimum of the CPU time, which leaves out waiting for the disk and "
+            "for other programs. Ratios are ratios of minima. A tool is timed only after it was seen to skip a call that it had "
+            "made before."
+        ),
+        "",
+        (
+            "`make bench` measures again; [performance.json](performance.json) has the same numbers. "
+            "`python -m benchmarks.guard` counts instead of timing: store operations, SQL statements, files, pickles and bytes "
+            "of each kind of call. A test compares these counts with the recorded ones, so a call that starts to do more is "
+            "noticed on any machine. [The path of a call](explanation/hot-path.md) says what each part is for."
         ),
         "",
     ]
     if facts["quick"]:
-        lines += ["**A quick run: small sizes, few rounds. Good for a look, not for a judgement.**", ""]
+        lines += ["**A quick run: small sizes and few rounds. Goals are set for the full size.**", ""]
     if CPU:
-        lines += [
-            "**CPU time instead of time: waiting for a turn or for a disk is left out, threads are added up.**",
-            "",
-        ]
+        lines += ["**Goals compare CPU time.**", ""]
     if busy:
         most = max(result["load"]["others"] for result in busy)
         lines += [
             (
-                f"**Other programs were running: seen in {len(busy)} of {len(results)} tasks, with up to {most:.0%} of the "
-                "CPUs. Each task says so.**"
+                f"**Other programs were running during {len(busy)} of {len(results)} tasks and used up to {most:.0%} of the "
+                "CPUs. Each such task says so.**"
             ),
             "",
         ]
@@ -186,14 +193,19 @@ def _section(result: Result) -> list[str]:
         return [f"### {result['task']}", "", "The measurement failed.", ""]
     lines = [f"### {result['task'][0].upper()}{result['task'][1:]}", ""]
     notes = [result["note"], _load(result), *(f"{name} did not take part." for name in result["absent"])]
-    more = f", {result['more']} more of those that goals compare" if result["more"] else ""
+    more = f", and {result['more']} more of those that a goal compares" if result["more"] else ""
     lines += [f"{result['rounds']} rounds{more}. {' '.join(filter(None, notes))}".rstrip(), ""]
-    lines += ["| | minimum | median | to ours |", "|---|---:|---:|---:|"]
+    lines += ["| | minimum | median | CPU time | to ours |", "|---|---:|---:|---:|---:|"]
     return lines + [f"| {' | '.join(row)} |" for row in _rows(result)] + [""]
 
 
 def _peer_table(versions: dict[str, str]) -> list[str]:
-    lines = ["## The others", "", "What a kept result survives, and which of oncemore's promises they do not make.", ""]
+    lines = [
+        "## The other tools",
+        "",
+        "What a stored result survives, and which of oncemore's promises each does not make.",
+        "",
+    ]
     lines += ["| | version | survives the death of | does not do |", "|---|---|---|---|"]
     for kind in peers.ALL:
         lines.append(f"| {kind.name} | {versions[kind.name]} | the {_survives(kind)} | {kind.lacks or '–'} |")

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "benchmarks" / "guard.json"
 
@@ -26,14 +24,30 @@ def test_no_call_does_more_than_is_recorded() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    ("call", "what"), [("hit", "pickles read"), ("miss", "statements"), ("hit, 8 MB array", "bytes hashed")]
-)
-def test_the_guard_is_red_if_a_call_does_more_than_is_recorded(tmp_path: Path, call: str, what: str) -> None:
+def test_the_guard_fails_and_names_each_call_that_does_more_than_is_recorded(tmp_path: Path) -> None:
     recorded: dict[str, dict[str, Any]] = json.loads(RECORD.read_text())
-    recorded[call][what] //= 2
+    more = [
+        ("scalar: first hit", "store operations"),
+        ("dict: miss, new run", "statements"),
+        ("frame: repeated hit", "bytes hashed"),
+        ("8 MB result: hit", "pickles read"),
+    ]
+    for call, what in more:
+        recorded[call][what] //= 2
     (tmp_path / "guard.json").write_text(json.dumps(recorded))
     done = guard("--record", tmp_path / "guard.json")
     assert done.returncode == 1
-    told = [line for line in done.stdout.splitlines() if line.startswith(f"{call}: ")]
-    assert any(f"{what} instead of {recorded[call][what]:g}" in line for line in told), done.stdout
+    lines = done.stdout.splitlines()
+    for call, what in more:
+        ending = f"{what} instead of {recorded[call][what]:g}"
+        assert any(line.startswith(f"{call}: ") and line.endswith(ending) for line in lines), done.stdout
+
+
+def test_the_files_and_functions_that_a_call_passes_are_shown_and_not_compared() -> None:
+    done = guard("--passes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.split()[:3] == ["files", "functions", "calls"]
+    (hit,) = [line for line in done.stdout.splitlines() if line.startswith("scalar: repeated hit ")]
+    files, functions, calls, _ = map(int, hit.removeprefix("scalar: repeated hit").split()[:4])
+    assert 1 < files <= functions <= calls
+    assert not any("files" in counts or "functions" in counts for counts in json.loads(RECORD.read_text()).values())

@@ -16,6 +16,7 @@ from blake3 import blake3
 from . import current
 from .current import current_run
 from .errors import is_terminal, log
+from .flight import Blocking
 from .looking import Looking, new_run
 from .opening import default_store, disabled, ending
 from .records import checked
@@ -112,9 +113,7 @@ class checkpoint_scope:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        import asyncio
-
-        await asyncio.to_thread(_leave, self._exit(), error)
+        await Blocking(_leave, self._exit(), error).later()
 
 
 def _leave(run: Run, error: BaseException | None) -> None:

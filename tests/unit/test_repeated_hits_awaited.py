@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oncemore import CheckpointWarning, checkpoint_scope, checkpointed, memoized
+from oncemore import CheckpointWarning, checkpoint_scope, checkpointed, flight, memoized
 
 FACTOR = 2
 
@@ -24,7 +24,7 @@ def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 class Counting(ThreadPoolExecutor):
-    """What an event loop gives to threads, counted."""
+    """What coroutines have done by threads, counted."""
 
     def __init__(self) -> None:
         super().__init__(2)
@@ -40,9 +40,9 @@ class Counting(ThreadPoolExecutor):
 
 
 def counting() -> Counting:
-    """The threads of the running loop, from now on."""
+    """The threads in which coroutines wait for the store, from now on."""
     threads = Counting()
-    asyncio.get_running_loop().set_default_executor(threads)
+    flight._pool[:] = [threads]
     return threads
 
 
@@ -108,7 +108,7 @@ async def test_a_coroutine_that_runs_waits_for_threads_twice() -> None:
         await scaled(0)
         threads = counting()
         await scaled(1)
-        assert threads.since() == 2  # its seat is taken and a look is had; what it did is kept
+        assert threads.since() == 2  # its lease is taken and a look is had; what it did is recorded
 
 
 @in_a_loop
