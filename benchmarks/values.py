@@ -179,6 +179,6 @@ def read_back(bench: Bench) -> Task:
 
 TASKS = {
     "write_random": write_random,
-    **{f"write_{kind.split()[0]}": partial(write_numbers, kind) for kind in KINDS},
+    **{f"write_{kind.split()[-1]}": partial(write_numbers, kind) for kind in KINDS},
     "read_back": read_back,
 }

@@ -47,8 +47,10 @@ def _listed(store: Store, generation: Generation) -> Older | None:
         meta = Decoded(data, key=generation.listed, secret=secret()).meta if data is not None else None
     except IntegrityError:
         return None
+    if meta is None:
+        return None
     home = generation.home
-    return meta and Older(home, {home + e for e in meta["entries"]}, {home + e for e in meta["replaced"]})
+    return Older(home, {home + e for e in meta["entries"]}, {home + e for e in meta["replaced"]})
 
 
 def _from_log(store: Store, generation: Generation) -> Older:

@@ -123,8 +123,9 @@ class StepStarted(StepEvent):
 class StepCompleted(StepEvent):
     """A step ran to its end and its checkpoint was written in the same transaction.
 
-    `changes` and `compared_with` say in full what `reason` says in a line. `entry` is the checkpoint's key in the store, `snapshot` that of the run's state after it. `home` is, of a shared step,
-    where the run's own entries stood then; `replaces` says that the node has had a checkpoint before.
+    `changes` and `compared_with` say in full what `reason` says in a line. `entry` is the checkpoint's key in the store,
+    `snapshot` that of the run's state after it. `home` is, of a shared step, where the run's own entries stood then; `replaces`
+    says that the node has had a checkpoint before.
     """
 
     rare = frozenset({"changes", "compared_with", "home", "replaces"})

@@ -18,8 +18,8 @@ from .errors import CodecError, StoreError, UsageError, warn
 from .flight import Blocking, Request
 from .nodes import inside
 from .reasons import Reason
-from .surroundings import Moment, Scene, restore, verify
 from .stores import Bytes
+from .surroundings import Moment, Scene, restore, verify
 from .surroundings.state import depend
 
 if TYPE_CHECKING:
@@ -254,7 +254,10 @@ class _Recording:
 
     def __init__(self, step: Definition, call: Call, why: Reason, seen: Bytes | None) -> None:
         self._step, self._call, self._why, self._seen = step, call, why, seen
-        self._parts, self._code = call.arguments.parts, step.identity.code_parts()  # now: the body may change its arguments
+        self._parts, self._code = (
+            call.arguments.parts,
+            step.identity.code_parts(),
+        )  # now: the body may change its arguments
         self._moment = step.moment(call, runs=True)
         self._moment.per_item = True
         self._whole = Scene(self._moment, per_item=False)

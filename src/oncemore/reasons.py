@@ -18,6 +18,7 @@ from .stores import Store
 from .surroundings.state import State, label
 
 _MOST = 3  # pieces of one argument that are named
+_FIELDS = ("part", "said", "where", "before", "after")
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,14 @@ class Change:
         then, now = (source.splitlines() for source in self._sources)
         return "\n".join(difflib.unified_diff(then, now, "before", self.where or "now", lineterm=""))
 
+    @staticmethod
+    def from_dict(fields: Mapping[str, str]) -> Change:
+        """The opposite of `as_dict`."""
+        return Change(**{name: fields[name] for name in _FIELDS}, _sources=("", ""))
+
     def as_dict(self) -> dict[str, str]:
         """For JSON."""
-        return {name: getattr(self, name) for name in ("part", "said", "where", "before", "after")}
+        return {name: getattr(self, name) for name in _FIELDS}
 
 
 @dataclass(frozen=True)
@@ -137,7 +143,7 @@ def why(store: Store, run_id: str, facts: Sequence[Event], which: str) -> Explan
         near = difflib.get_close_matches(which, names, 3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join({e.step: 0 for e in ran})}"
         raise UsageError(f"run {run_id}: no step or node {which!r} ran; {hint}")
-    shelf, found = Shelf(store, "", "", None), [Change(**change) for change in last.changes]
+    shelf, found = Shelf(store, "", "", None), [Change.from_dict(change) for change in last.changes]
     if last.compared_with:
         codes = last.compared_with.rpartition(".")[2].partition("@")[0], last.fingerprint.partition(".")[2]
         before, after = (shelf.code_facts(code)[0] for code in codes)

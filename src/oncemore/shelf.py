@@ -23,7 +23,7 @@ from .flight import Arrival, Blocking, Landing, Path
 from .nodes import FORGOTTEN, GONE, ROLLED_BACK, SIGILS, Kept, Node, quoted, variant_key
 from .records import Generation, needed, read_log, signed
 from .secret import secret
-from .stores import Bytes, Frames, Hold, Store
+from .stores import Bytes, Frames, Store
 
 _SMALL = 1 << 15  # bytes of an entry that is cached; what is larger stands beside its node's own small entry
 _ROOM = 1 << 26  # bytes of the cache
@@ -316,10 +316,12 @@ class Shelf:
 
     def _about(self, node: Node, data: Bytes | None) -> Mapping[str, Any]:
         """What the node's own entry says of its checkpoints, as it was before this one."""
-        try:
-            return {} if data is None else Decoded(data, key=node.key, secret=self.secret).meta
-        except IntegrityError:
-            return {}  # it is about to be replaced
+        if data is not None:
+            try:
+                return Decoded(data, key=node.key, secret=self.secret).meta
+            except IntegrityError:
+                pass  # it is about to be replaced
+        return dict[str, Any]()
 
     def _pointer(self, node: Node, kept: Kept, known: Mapping[str, Any]) -> Frames:
         readings: list[list[str]] = known.get("readings", [])

@@ -67,7 +67,9 @@ def test_no_data_is_copied(store: str) -> None:
     assert [key for key in keys(store, "node/") if "/^/" not in key] == before  # there, a fork lists what counts
     added = len(keys(store)) - len(before)
     History(store).fork("r", "one-more")
-    assert len(keys(store)) == len(before) + added + 4  # record, first event, list, and a mark that the parent is needed
+    assert (
+        len(keys(store)) == len(before) + added + 4
+    )  # record, first event, list, and a mark that the parent is needed
 
 
 def test_the_lineage_is_recorded(store: str) -> None:

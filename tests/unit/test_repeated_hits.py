@@ -175,9 +175,7 @@ def test_a_hash_of_the_users_own_is_not_asked_for(run: Run, calls: Calls) -> Non
     assert len(calls()) > 0
 
 
-def test_a_global_without_identity_is_told(
-    run: Run, calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_global_without_identity_is_told(run: Run, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "FACTOR", threading.Thread())
     with pytest.warns(CheckpointWarning, match="FACTOR"):
         scaled(1)

@@ -122,9 +122,7 @@ async def test_nothing_happens_before_a_coroutine_is_awaited(capsys: pytest.Capt
 
 
 @in_a_loop
-async def test_what_changed_is_noticed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_changed_is_noticed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     async with checkpoint_scope("quick", store="store"):
         assert [await scaled(1), await scaled(1)] == [[1, 2], [1, 2]]
         assert ran(capsys) == ["1"]

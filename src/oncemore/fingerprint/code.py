@@ -88,7 +88,8 @@ def _versions(names: Iterable[str]) -> dict[str, str]:
     for name in sorted(names):
         version = getattr(sys.modules.get(name), "__version__", None)  # reading all metadata would take too long
         if not isinstance(version, str):
-            from importlib.metadata import PackageNotFoundError, version as version_of  # takes as long as a small run
+            from importlib.metadata import PackageNotFoundError  # takes as long as a small run
+            from importlib.metadata import version as version_of
 
             try:
                 version = version_of(name)
