@@ -124,8 +124,11 @@ def path(
             return (yield from _replay(step, call, *kept))
         reason: Reason = Reason(why) if why else (yield Blocking(step.reason, call))
         run.will_run(call.node, reason.text, once=False)
-        seen = yield Blocking(_stored, call)
-        return (yield from _relay(body, _Recording(step, call, reason, seen)))
+        recording = _Recording(step, call, reason, (yield Blocking(_stored, call)))
+        try:
+            return (yield from _relay(body, recording))
+        finally:
+            recording.close()
     except BaseException:
         step.give_back(call)
         raise
@@ -258,18 +261,25 @@ class _Recording:
             call.arguments.parts,
             step.identity.code_parts(),
         )  # now: the body may change its arguments
+        self._keys = call.shelf.new_items()
+        self._owner = self._keys.rstrip("/")  # of the contents of files, until the checkpoint is there
+        self._hold = call.run.store.hold(self._owner)  # nobody removes them meanwhile
         self._moment = step.moment(call, runs=True)
-        self._moment.per_item = True
+        self._moment.per_item, self._moment.node = True, self._owner
         self._whole = Scene(self._moment, per_item=False)
         self._stretch: Scene
         self._entered: Callable[[], None]
         self._items: list[bytes] = []
         self._roots: list[list[tuple[str, str, str]]] = []  # for each, the state that its names count in
         self._size = 0
-        self._keys = call.shelf.new_items()
         self._chunks: list[codec.Encoded] = []
         self._blobs: list[str] = []  # the contents of files that items refer to
         self._started = time.perf_counter()
+
+    def close(self) -> None:
+        """It is over, however it ended."""
+        if self._hold is not None:
+            self._hold.release()
 
     def resume(self) -> None:
         """The generator is about to run on."""
@@ -282,7 +292,7 @@ class _Recording:
         self._entered()
         try:
             self._stretch.returned()
-            with keeping(self._call.run.store, self._blobs.extend, self._call.node.key):
+            with keeping(self._call.run.store, self._blobs.extend, self._owner):
                 self._items.append(codec.dumps((item, self._stretch.effects()), self._moment.roots.name))
             self._roots.append([root for root in self._moment.roots.listed if root[0] == "state"])
         except (CodecError, StoreError) as error:
@@ -316,7 +326,7 @@ class _Recording:
             self._pack()
         kept = self._step.kept(self._call, value, effects, self._moment, self._parts, self._code)
         kept.chunks, kept.items = self._chunks, self._keys
-        kept.seen, kept.damaged = self._seen, self._call.damaged
+        kept.seen, kept.damaged, kept.owner = self._seen, self._call.damaged, self._owner
         if self._blobs:
             kept.meta["blobs"] = self._blobs
         return functools.partial(run.record, node, kept, reason=self._why, seconds=took)

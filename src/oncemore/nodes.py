@@ -90,6 +90,7 @@ class Kept:
     hold: Hold | None = None
     seen: Bytes | None = None
     damaged: bool = False
+    owner: str = ""  # for whom the contents of its files wait; if not said, the node
     blobs: list[str] = field(default_factory=list[str])  # the entries that hold the contents of its files
 
 

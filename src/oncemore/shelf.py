@@ -252,7 +252,8 @@ class Shelf:
         meta = kept.meta
         if kept.chunks is not None:
             meta["items"], meta["chunks"] = kept.items, len(kept.chunks)
-        with keeping(self.store, lambda keys: meta.update(blobs=sorted({*meta.get("blobs", ()), *keys})), node.key):
+        kept.owner = kept.owner or node.key
+        with keeping(self.store, lambda keys: meta.update(blobs=sorted({*meta.get("blobs", ()), *keys})), kept.owner):
             packed = pack(kept.value, meta, name=kept.name, seconds=seconds, time=time)
         kept.blobs = meta.get("blobs", [])
         return packed
@@ -276,7 +277,7 @@ class Shelf:
             put[f"code/{node.code}"] = self._manifest(node, kept)
         for blob in kept.blobs:
             put.update(marks(use(node.home, entry.key, blob), blob))
-        removed = [mark for blob in kept.blobs for mark in pending(node.key, blob)]
+        removed = [mark for blob in kept.blobs for mark in pending(kept.owner, blob)]
         if kept.once:
             removed.append(self.intent_key(node.idempotency_key))
         expect: dict[str, Bytes | None] = {} if kept.damaged else {node.key: kept.seen}
@@ -306,7 +307,7 @@ class Shelf:
         self._known_code.add(node.code)
         self._cache_written(put, removed)
         if kept.blobs or replaces:  # what the one before needed, or one who was cut off
-            release(self.store, waiting(self.store, node.key))
+            release(self.store, [*waiting(self.store, node.key), *waiting(self.store, kept.owner)])
         return event
 
     def _manifest(self, node: Node, kept: Kept) -> Frames:
@@ -327,7 +328,7 @@ class Shelf:
         readings: list[list[str]] = known.get("readings", [])
         if sorted(kept.reads) not in readings:
             readings = [*readings, sorted(kept.reads)]
-        hides = {"hides": known["hides"]} if "hides" in known else {}
+        hides = {name: known[name] for name in ("hides",) if name in known}
         about = {name: kept.meta[name] for name in ("arguments", "shown") if name in kept.meta}
         meta = {**about, "readings": readings, "reads": dict(kept.reads), **hides}
         return encode(None, meta, key=node.key, secret=self.secret).frames

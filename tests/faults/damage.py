@@ -28,6 +28,11 @@ class Store:
         ((key,),) = self.sql("SELECT key FROM Cache WHERE instr(key, ?)", part)
         return str(key)
 
+    def large(self, part: str) -> str:
+        """The only key that contains `part` and whose entry has a file."""
+        ((key,),) = self.sql("SELECT key FROM Cache WHERE instr(key, ?) AND filename IS NOT NULL", part)
+        return str(key)
+
     def value(self, key: str) -> bytes:
         """An entry's bytes, from its row."""
         ((value,),) = self.sql("SELECT value FROM Cache WHERE key = ?", key)

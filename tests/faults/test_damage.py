@@ -130,7 +130,7 @@ def test_a_step_whose_row_was_damaged_runs_again_and_says_so(store: Store, how: 
 
 @pytest.mark.parametrize("how", IN_A_FILE)
 def test_a_step_whose_file_was_damaged_runs_again_and_says_so(store: Store, how: str) -> None:
-    IN_A_FILE[how](store, store.key("/noise/"))
+    IN_A_FILE[how](store, store.large("/noise/"))
     expect_again("noise", "noise 1")
 
 
@@ -142,7 +142,7 @@ def test_with_strict_a_damaged_row_is_an_error(store: Store, how: str) -> None:
 
 @pytest.mark.parametrize("how", IN_A_FILE)
 def test_with_strict_a_damaged_file_is_an_error(store: Store, how: str) -> None:
-    IN_A_FILE[how](store, store.key("/noise/"))
+    IN_A_FILE[how](store, store.large("/noise/"))
     expect_refused()
 
 

@@ -182,5 +182,6 @@ def _opener(scheme: str) -> tuple[str, str]:
 
 def _registered() -> dict[str, str]:
     """The schemes of other packages."""
-    metadata = import_module("importlib.metadata")  # not loaded for our own: it takes as long as a small run
-    return {found.name.lower(): found.value.replace(" ", "") for found in metadata.entry_points(group=GROUP)}
+    from importlib.metadata import entry_points  # not loaded for our own: it takes as long as a small run
+
+    return {found.name.lower(): found.value.replace(" ", "") for found in entry_points(group=GROUP)}
