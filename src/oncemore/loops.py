@@ -61,9 +61,11 @@ def _progress(run: Run, step: Callable[[Any], Any], name: str | None, total: int
     """What is to be entered around the calls, and gives what is to be called after each."""
     if run.report is None or not total:
         return nullcontext(lambda: None)
-    parts = getattr(step, "_parts", None)  # of a step, bound or not
+    parts = getattr(step, "_self_parts", None)  # of a step, bound or not
     return run.report.progress(
-        name or str(getattr(step, "__name__", "map")), parts()[0].name if parts is not None else "", total
+        name or str(getattr(step, "__name__", "map")),
+        parts()[0]._self_definition.name if parts is not None else "",
+        total,
     )
 
 

@@ -188,9 +188,9 @@ def at_lines(kills, chance):
     """SIGKILL to itself, before the n-th line of ours; the fingerprint's own lines write nothing, and are many."""
     answer, _ = uninterrupted(1)
     counting = History("counting", 1)
-    lines = counting.folder / "lines"
-    assert counting.completed(counting.start(before=lambda: count_lines(lambda n: lines.write_text(str(n)))))
-    total = int(lines.read_text())
+    lines = os.open(counting.folder / "lines", os.O_RDWR | os.O_CREAT)  # opened once: 18,000 times take a minute
+    assert counting.completed(counting.start(before=lambda: count_lines(lambda n: os.pwrite(lines, b"%d" % n, 0))))
+    total = int(os.pread(lines, 20, 0))
     for number in range(kills):
         chosen = int((number + chance.random()) * total / kills)
         history = History(number, 1)
