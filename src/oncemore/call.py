@@ -130,11 +130,12 @@ class Definition:
             found = _NOTHING
             while True:
                 if not fresh:
+                    stored = run.resumed or self.share  # else all entries there are were written by this process
+                    if stored and self._follow is drive_async and not call.shelf.at_hand(call.node):
+                        yield from call.shelf.fetch(call.node)
                     if call.shelf.at_hand(call.node):
                         found = self.recall(call, found.why)
-                    elif run.resumed or self.share:
-                        if self._follow is drive_async:
-                            yield from call.shelf.fetch(call.node)
+                    elif stored:
                         found = yield Blocking(self.recall, call, found.why)
                     if found.entry is not None:
                         return self.reuse(call, found)

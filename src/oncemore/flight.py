@@ -16,7 +16,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
-from .errors import StoreError, warn
+from .errors import StoreError, trimmed, warn
 from .events import helped, lane
 from .stores import Bytes, Hold, Store
 
@@ -160,6 +160,9 @@ async def drive_async(path: Path[T]) -> T:
     except StopIteration as end:
         result: T = end.value
         return result
+    except BaseException as error:
+        error.__traceback__ = trimmed(error.__traceback__)
+        raise error
 
 
 class Lease(Generic[T]):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import codec
 from .blobs import keeping
-from .errors import CodecError, StoreError, UsageError, warn
+from .errors import CodecError, StoreError, UsageError, trimmed, warn
 from .flight import Blocking, Request
 from .nodes import inside
 from .reasons import Reason
@@ -93,6 +93,9 @@ def drive(path: ItemPath) -> Generator[Any, Any, Any]:
                 request = path.send(answer)
     except StopIteration as end:
         return end.value
+    except BaseException as error:
+        error.__traceback__ = trimmed(error.__traceback__)
+        raise error
 
 
 async def drive_async(path: ItemPath) -> AsyncGenerator[Any, Any]:
@@ -108,6 +111,9 @@ async def drive_async(path: ItemPath) -> AsyncGenerator[Any, Any]:
                 request = path.send(answer)
     except StopIteration:
         return
+    except BaseException as error:
+        error.__traceback__ = trimmed(error.__traceback__)
+        raise error
 
 
 def path(

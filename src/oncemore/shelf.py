@@ -328,9 +328,10 @@ class Shelf:
         readings: list[list[str]] = known.get("readings", [])
         if sorted(kept.reads) not in readings:
             readings = [*readings, sorted(kept.reads)]
-        hides = {name: known[name] for name in ("hides",) if name in known}
-        about = {name: kept.meta[name] for name in ("arguments", "shown") if name in kept.meta}
-        meta = {**about, "readings": readings, "reads": dict(kept.reads), **hides}
+        meta: dict[str, Any] = {name: kept.meta[name] for name in ("arguments", "shown")}
+        meta.update(readings=readings, reads=dict(kept.reads))
+        if "hides" in known:
+            meta["hides"] = known["hides"]
         return encode(None, meta, key=node.key, secret=self.secret).frames
 
     def _exists(self, key: str) -> bool:

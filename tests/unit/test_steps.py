@@ -856,3 +856,35 @@ def test_an_error_of_ours_keeps_its_traceback_and_says_what_is_wrong() -> None:
     frames = traceback.extract_tb(error.value.__traceback__)
     assert frames[-1].filename.startswith(OURS)
     assert len([frame for frame in frames if frame.filename.startswith(OURS)]) > 2
+
+
+def test_tracebacks_of_coroutines_and_generators_have_one_frame_of_ours_for_each_step() -> None:
+    @checkpointed
+    async def awaited() -> None:
+        raise ValueError("why")
+
+    @checkpointed
+    async def around_awaited() -> None:
+        await awaited()
+
+    @checkpointed
+    def items() -> Any:
+        yield 1
+        raise ValueError("why")
+
+    @checkpointed
+    async def later_items() -> Any:
+        yield 1
+        raise ValueError("why")
+
+    async def drained() -> list[Any]:
+        return [item async for item in later_items()]
+
+    for work, expected in (
+        (lambda: asyncio.run(around_awaited()), ["ours", "around_awaited", "ours", "awaited"]),
+        (lambda: list(items()), ["ours", "items"]),
+        (lambda: asyncio.run(drained()), ["ours", "later_items"]),
+    ):
+        with checkpoint_scope("awaited tracebacks"), pytest.raises(ValueError, match="why") as error:
+            work()
+        assert _frames(error.value) == expected
