@@ -124,9 +124,27 @@ class Arrival:
         await over.wait()
 
 
+class Passed:
+    """An error on its way through a path: Python may give it another context where a generator raises it again."""
+
+    def __init__(self) -> None:
+        self._error: BaseException | None = None
+        self._context: BaseException | None = None
+
+    def note(self, error: BaseException) -> BaseException:
+        self._error, self._context = error, error.__context__
+        return error
+
+    def restore(self, error: BaseException) -> None:
+        """Make it what the user's function raised, without the frames of ours that lead there."""
+        if error is self._error:
+            error.__context__ = self._context
+        error.__traceback__ = trimmed(error.__traceback__)
+
+
 def drive(path: Path[T]) -> T:
     """Follow a path to its end in this thread."""
-    stop: StopIteration | None = None
+    passed, stop = Passed(), None
     try:
         request = next(path)
         while True:
@@ -134,35 +152,37 @@ def drive(path: Path[T]) -> T:
                 answer = request.now()
             except BaseException as error:
                 stop = error if isinstance(error, StopIteration) else None
-                request = path.throw(error)
-            else:
-                request = path.send(answer)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    except RuntimeError as error:
-        if stop is not None and error.__cause__ is stop:  # what a generator makes of a StopIteration it passes on
-            raise stop from None
-        raise
-
-
-async def drive_async(path: Path[T]) -> T:
-    """Follow a path to its end in this task; the event loop goes on meanwhile."""
-    try:
-        request = next(path)
-        while True:
-            try:
-                answer = await request.later()
-            except BaseException as error:
-                request = path.throw(error)
+                request = path.throw(passed.note(error))
             else:
                 request = path.send(answer)
     except StopIteration as end:
         result: T = end.value
         return result
     except BaseException as error:
-        error.__traceback__ = trimmed(error.__traceback__)
-        raise error
+        if stop is not None and error.__cause__ is stop:  # what a generator makes of a StopIteration it passes on
+            raise stop from None
+        passed.restore(error)
+        raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
+
+
+async def drive_async(path: Path[T]) -> T:
+    """Follow a path to its end in this task; the event loop goes on meanwhile."""
+    passed = Passed()
+    try:
+        request = next(path)
+        while True:
+            try:
+                answer = await request.later()
+            except BaseException as error:
+                request = path.throw(passed.note(error))
+            else:
+                request = path.send(answer)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    except BaseException as error:
+        passed.restore(error)
+        raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
 
 
 class Lease(Generic[T]):

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import codec
 from .blobs import keeping
-from .errors import CodecError, StoreError, UsageError, trimmed, warn
-from .flight import Blocking, Request
+from .errors import CodecError, StoreError, UsageError, warn
+from .flight import Blocking, Passed, Request
 from .nodes import inside
 from .reasons import Reason
 from .stores import Bytes
@@ -82,38 +82,40 @@ ItemPath = Generator["Request | Item", Any, Any]
 
 def drive(path: ItemPath) -> Generator[Any, Any, Any]:
     """Follow a path as a generator."""
+    passed = Passed()
     try:
         request = next(path)
         while True:
             try:
                 answer = (yield request.value) if isinstance(request, Item) else request.now()
             except BaseException as error:
-                request = path.throw(_Closed() if isinstance(error, GeneratorExit) else error)
+                request = path.throw(_Closed() if isinstance(error, GeneratorExit) else passed.note(error))
             else:
                 request = path.send(answer)
     except StopIteration as end:
         return end.value
     except BaseException as error:
-        error.__traceback__ = trimmed(error.__traceback__)
-        raise error
+        passed.restore(error)
+        raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
 
 
 async def drive_async(path: ItemPath) -> AsyncGenerator[Any, Any]:
     """Follow a path as an async generator."""
+    passed = Passed()
     try:
         request = next(path)
         while True:
             try:
                 answer = (yield request.value) if isinstance(request, Item) else await request.later()
             except BaseException as error:
-                request = path.throw(_Closed() if isinstance(error, GeneratorExit) else error)
+                request = path.throw(_Closed() if isinstance(error, GeneratorExit) else passed.note(error))
             else:
                 request = path.send(answer)
     except StopIteration:
         return
     except BaseException as error:
-        error.__traceback__ = trimmed(error.__traceback__)
-        raise error
+        passed.restore(error)
+        raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
 
 
 def path(
