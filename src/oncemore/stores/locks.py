@@ -82,17 +82,15 @@ class LockFile:
             found = set(keys) - set(others)
             try:
                 descriptor = os.open(self._path, os.O_RDONLY) if self._descriptor is None else self._descriptor
-            except FileNotFoundError:
-                return found
+                try:
+                    return found | {key for key in others if _is_locked(descriptor, _offset(key))}
+                finally:
+                    if self._descriptor is None:  # no lock of ours is on the file, so that none goes with this
+                        os.close(descriptor)
             except OSError as error:
-                if error.errno in _UNWRITABLE:
+                if error.errno in (errno.ENOENT, *_UNWRITABLE):
                     return found
                 raise describe(error, "look at the locks of", os.path.dirname(self._path)) from error
-            try:
-                return found | {key for key in others if _is_locked(descriptor, _offset(key))}
-            finally:
-                if self._descriptor is None:  # no lock of ours is on the file, so that none goes with this
-                    os.close(descriptor)
 
     def require(self, hold: Hold) -> None:
         """Raise `HoldLost` unless `hold` is one of ours and still keeps others out."""
