@@ -140,6 +140,21 @@ def test_a_hold_whose_file_is_gone_is_lost(tmp_path, lose):
     assert store.commit(put={"key": [b"1"]}, under=again)
 
 
+@pytest.mark.parametrize("lose", [delete, replace])
+def test_what_is_held_after_the_file_was_replaced_is_held_for_everybody(tmp_path, lose):
+    store = DiskStore(tmp_path)
+    stays = store.hold("stays")  # as long as its owner lives: the file is not closed meanwhile
+    assert stays is not None
+    lose(tmp_path / "cache.db-locks")
+    hold = store.hold("key")
+    assert hold is not None
+    assert in_fork(lambda: 7 if store.hold("key") is None else 0) == 7
+    assert store.commit(put={"key": [b"1"]}, under=hold)
+    with pytest.raises(HoldLost, match="'stays'"):
+        store.commit(put={"stays": [b"1"]}, under=stays)
+    stays.release()
+
+
 def test_a_hold_that_was_unlocked_behind_its_back_and_taken_by_another_is_lost(tmp_path):
     store = DiskStore(tmp_path)
     hold = store.hold("key")

@@ -219,11 +219,21 @@ class DiskStore:
         Safe beside running jobs. Damaged entries are reported, not removed.
         """
         self._cache.require_writable()
-        return maintain(self._cache, older_than)
+        try:
+            return maintain(self._cache, older_than)
+        except StoreError:
+            raise
+        except OSError as error:
+            raise describe(error, "tidy", self._path) from error
 
     def orphans(self, *, older_than: float = 600.0) -> list[str]:
         """The names of the files that `maintain` would remove. Changes nothing."""
-        return orphans(self._cache, older_than)
+        try:
+            return orphans(self._cache, older_than)
+        except StoreError:
+            raise
+        except OSError as error:
+            raise describe(error, "look into", self._path) from error
 
     def shrink(self) -> None:
         """Give the space of removed entries back to the file system. Reads no entries."""

@@ -51,6 +51,10 @@ class LockFile:
         ticket = _Ticket(offset)
         hold = FileHold(self, key, ticket)
         with self._mutex:
+            if self._descriptor is not None and not self._in_place():
+                # The store was deleted or moved. Others lock the new file: what was held through the old one is lost.
+                self._close()
+                self._held = {}
             if key in self._held:
                 return None
             try:
@@ -82,33 +86,34 @@ class LockFile:
             found = set(keys) - set(others)
             try:
                 descriptor = os.open(self._path, os.O_RDONLY) if self._descriptor is None else self._descriptor
-            except FileNotFoundError:
-                return found
+                try:
+                    return found | {key for key in others if _is_locked(descriptor, _offset(key))}
+                finally:
+                    if self._descriptor is None:  # no lock of ours is on the file, so that none goes with this
+                        os.close(descriptor)
             except OSError as error:
-                if error.errno in _UNWRITABLE:
+                if error.errno in (errno.ENOENT, *_UNWRITABLE):
                     return found
                 raise describe(error, "look at the locks of", os.path.dirname(self._path)) from error
-            try:
-                return found | {key for key in others if _is_locked(descriptor, _offset(key))}
-            finally:
-                if self._descriptor is None:  # no lock of ours is on the file, so that none goes with this
-                    os.close(descriptor)
 
     def require(self, hold: Hold) -> None:
         """Raise `HoldLost` unless `hold` is one of ours and still keeps others out."""
         if not isinstance(hold, FileHold) or hold.file is not self:
             raise UsageError(f"{hold!r} is not a hold of this store")
         with self._mutex:
-            if self._held.get(hold.key) is not hold.ticket:
-                raise HoldLost(f"the hold on {hold.key!r} was released: nothing was written")
-            if self._descriptor is None:  # where no lock file can be made, see `_lock`
-                return
-            here, there = os.fstat(self._descriptor), _stat(self._path)
-            # Locked again, which changes nothing if it is still locked: closing any descriptor of the file unlocks it.
-            if there is None or not os.path.samestat(here, there) or not self._lock(hold.ticket.offset):
-                raise HoldLost(
-                    f"the hold on {hold.key!r} is gone, because {self._path} was replaced or unlocked: nothing was written"
-                )
+            held = self._held.get(hold.key) is hold.ticket
+            if held and self._descriptor is not None:  # else no lock file can be made, see `_lock`
+                # Locked again, which changes nothing if it is still locked: closing any descriptor of the file unlocks it.
+                held = self._in_place() and self._lock(hold.ticket.offset)
+            if not held:
+                raise HoldLost(f"the hold on {hold.key!r} was released, or {self._path} replaced: nothing was written")
+
+    def _in_place(self) -> bool:
+        """Whether the file that is open is the one that others find."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor or 0), os.stat(self._path))
+        except OSError:
+            return False
 
     def _lock(self, offset: int) -> bool:
         try:
@@ -176,13 +181,6 @@ def _is_locked(descriptor: int, offset: int) -> bool:
         layout, values, kind = "hhqqi", (fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0), 0
     answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, struct.pack(layout, *values))
     return bool(struct.unpack(layout, answer)[kind] != fcntl.F_UNLCK)
-
-
-def _stat(path: str) -> os.stat_result | None:
-    try:
-        return os.stat(path)
-    except OSError:
-        return None
 
 
 _files: dict[str, LockFile] = {}
