@@ -300,7 +300,7 @@ class Definition:
         arguments, counted = dict(zip(self.identity.names, asked.arguments.bound)), self.identity.contents
         if not self.identity.plain:  # sharing is told from those that count to the others
             arguments = {**{name: arguments[name] for name in counted}, **arguments}
-        digests = asked.arguments.digests if runs else None
+        digests = asked.arguments.take_digests() if runs else None
         return Moment(self.name, asked.run, arguments, counted, self.options, digests, asked.node.key)
 
     def parts(self, asked: Asked) -> tuple[dict[str, Part], dict[str, Part]]:
