@@ -317,7 +317,7 @@ class Definition:
         arguments, counted = dict(zip(self.identity.names, call.arguments.bound)), self.identity.contents
         if not self.identity.plain:  # sharing is told from those that count to the others
             arguments = {**{name: arguments[name] for name in counted}, **arguments}
-        digests = call.arguments.digests if runs else None
+        digests = call.arguments.take_digests() if runs else None
         return Moment(self.name, call.run, arguments, counted, self.options, digests, call.node.key)
 
     # -- why it runs, and what is kept of it

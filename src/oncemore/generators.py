@@ -18,7 +18,7 @@ from .errors import CodecError, StoreError, UsageError, warn
 from .flight import Blocking, Passed, Request
 from .nodes import inside
 from .reasons import Reason
-from .stores import Bytes
+from .stores import Bytes, Hold
 from .surroundings import Moment, Scene, restore, verify
 from .surroundings.state import depend
 
@@ -132,7 +132,8 @@ def path(
             return (yield from _replay(step, call, *kept))
         reason: Reason = Reason(why) if why else (yield Blocking(step.reason, call))
         run.will_run(call.node, reason.text, once=False)
-        recording = _Recording(step, call, reason, (yield Blocking(_stored, call)))
+        recording = _Recording(step, call, reason)
+        yield Blocking(recording.begin)
         try:
             return (yield from _relay(body, recording))
         finally:
@@ -140,15 +141,6 @@ def path(
     except BaseException:
         step.give_back(call)
         raise
-
-
-def _stored(call: Call) -> Bytes | None:
-    """What stands under the node's key: if it is something else when the generator is exhausted, that stays."""
-    try:
-        return call.run.store.get(call.node.key)
-    except StoreError:
-        call.damaged = True
-        return None
 
 
 def _relay(body: Any, recording: _Recording | None) -> ItemPath:
@@ -263,15 +255,16 @@ class _Recording:
     Between two items the consumer's code runs, so surroundings are looked at around each stretch of the generator's own.
     """
 
-    def __init__(self, step: Definition, call: Call, why: Reason, seen: Bytes | None) -> None:
-        self._step, self._call, self._why, self._seen = step, call, why, seen
+    def __init__(self, step: Definition, call: Call, why: Reason) -> None:
+        self._step, self._call, self._why = step, call, why
         self._parts, self._code = (
             call.arguments.parts,
             step.identity.code_parts(),
         )  # now: the body may change its arguments
         self._keys = call.shelf.new_items()
         self._owner = self._keys.rstrip("/")  # of the contents of files, until the checkpoint is there
-        self._hold = call.run.store.hold(self._owner)  # nobody removes them meanwhile
+        self._hold: Hold | None = None
+        self._seen: Bytes | None = None
         self._moment = step.moment(call, runs=True)
         self._moment.per_item, self._moment.node = True, self._owner
         self._whole = Scene(self._moment, per_item=False)
@@ -283,6 +276,15 @@ class _Recording:
         self._chunks: list[codec.Encoded] = []
         self._blobs: list[str] = []  # the contents of files that items refer to
         self._started = time.perf_counter()
+
+    def begin(self) -> None:
+        """Note what stands under the node's key: if it is something else when the generator is exhausted, that stays."""
+        store = self._call.run.store
+        try:
+            self._hold = store.hold(self._owner)  # nobody removes the contents of files meanwhile
+            self._seen = store.get(self._call.node.key)
+        except StoreError:
+            self._call.damaged = True
 
     def close(self) -> None:
         """It is over, however it ended."""

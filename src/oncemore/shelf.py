@@ -66,6 +66,7 @@ class Shelf:
         self._touched: set[str] = set()  # written or removed by this process: what a scan brings of them may be old
         self._room, self._reads = _ROOM, 0
         self._fetched: tuple[str, ...] = ()  # the prefixes under which all that is small is in the cache
+        self._lost: set[str] = set()  # nodes whose entries are gone from the store
         self._by_step: dict[str, list[str]] = {}  # the nodes of a step that were there when one of them was missed
         self._fetching: dict[str, tuple[int, Landing]] = {}  # by prefix: the process that fetches, and the end of it
 
@@ -75,8 +76,14 @@ class Shelf:
     # -- finding
 
     def at_hand(self, node: Node) -> bool:
-        """Whether `find` needs nothing from the store to see whether the node has an entry."""
-        return node.key in self._cache or node.key.startswith(self._fetched)
+        """Whether it is known without reading more that the node has an entry which is nothing but a value, or none at all."""
+        known = self._cache.get(node.key)
+        if known is None:
+            return node.key.startswith(self._fetched) and not self._past and not self._adopted
+        try:
+            return (known if isinstance(known, Decoded) else self._learn(node.key, known)).value_only
+        except IntegrityError:
+            return False
 
     def find(self, node: Node, state: Callable[[str], str], *, again: bool = True) -> Lookup:
         """The node's entry. `state` gives the digest of a state key now.
@@ -147,13 +154,12 @@ class Shelf:
     def _older(self) -> list[Older]:
         return earlier(self.store, self._past)
 
-    @functools.cached_property
-    def _lost(self) -> set[str]:
+    def _find_lost(self) -> set[str]:
         """Nodes of which the log tells and whose entries are not there. The log is read only if entries are missing."""
-        if self._log is None or self.home not in self._fetched:
-            return set()
         there = sum(1 for key in self._cache if self._is_node(key))
-        return set() if there >= self._expected else completed(self.store, self._log, self.home) - self._cache.keys()
+        if self._log is None or there >= self._expected:
+            return set()
+        return completed(self.store, self._log, self.home) - self._cache.keys()
 
     def _is_node(self, key: str) -> bool:
         """Whether this is the key of a node's own entry under the run's home."""
@@ -230,6 +236,8 @@ class Shelf:
         except StoreError:
             return  # who needs an entry will meet it
         self._fetched = (*self._fetched, prefix)
+        if prefix == self.home:
+            self._lost = self._find_lost()
 
     def _forget_cached(self, keys: Iterable[str]) -> None:
         self._touched.update(keys)

@@ -66,6 +66,11 @@ class Arguments:
             self._digests = Digests()
         return self._digests
 
+    def take_digests(self) -> Digests:
+        """The same, and they are not kept here any longer: they hold on to all that the walk met."""
+        found, self._digests = self.digests, None
+        return found
+
     @property
     def parts(self) -> dict[str, Part]:
         """Each argument's own digest, under the names that people read, and what they see of it."""
