@@ -195,6 +195,8 @@ def _facts(event: Event) -> dict[str, object]:
 def _line(event: Event) -> str:
     """One line for people: number, time, kind, and what it is about."""
     when = moment(datetime.fromtimestamp(event.time, timezone.utc))
-    shown = ((name, value) for name, value in vars(event).items() if name not in _HIDDEN and value not in ("", None, []))
+    shown = (
+        (name, value) for name, value in vars(event).items() if name not in _HIDDEN and value not in ("", None, [])
+    )
     facts = "  ".join(f"{name}={f'{value:.3f}' if isinstance(value, float) else value}" for name, value in shown)
     return printable(f"{event.seq:6}  {when}  {type(event).__name__:16} {facts}".rstrip().replace("\n", " "))
