@@ -65,7 +65,8 @@ class Call:
     @property
     def recursive(self) -> bool:
         """Whether the node is being computed around this very call."""
-        return self.node.key in [node.key for node in steps_around()]
+        around = steps_around()
+        return bool(around) and self.node.key in [node.key for node in around]
 
 
 class Found(NamedTuple):

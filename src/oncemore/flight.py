@@ -127,61 +127,58 @@ class Arrival:
 class Passed:
     """An error on its way through a path: Python may give it another context where a generator raises it again."""
 
-    def __init__(self) -> None:
-        self._error: BaseException | None = None
-        self._context: BaseException | None = None
+    def __init__(self, error: BaseException) -> None:
+        self.error, self._context = error, error.__context__
 
-    def note(self, error: BaseException) -> BaseException:
-        self._error, self._context = error, error.__context__
-        return error
-
-    def restore(self, error: BaseException) -> None:
+    @staticmethod
+    def restore(passed: Passed | None, error: BaseException) -> None:
         """Make it what the user's function raised, without the frames of ours that lead there."""
-        if error is self._error:
-            error.__context__ = self._context
+        if passed is not None and error is passed.error:
+            error.__context__ = passed._context
         error.__traceback__ = trimmed(error.__traceback__)
 
 
 def drive(path: Path[T]) -> T:
     """Follow a path to its end in this thread."""
-    passed, stop = Passed(), None
+    passed: Passed | None = None
     try:
         request = next(path)
         while True:
             try:
                 answer = request.now()
             except BaseException as error:
-                stop = error if isinstance(error, StopIteration) else None
-                request = path.throw(passed.note(error))
+                passed = Passed(error)
+                request = path.throw(error)
             else:
                 request = path.send(answer)
     except StopIteration as end:
         result: T = end.value
         return result
     except BaseException as error:
-        if stop is not None and error.__cause__ is stop:  # what a generator makes of a StopIteration it passes on
-            raise stop from None
-        passed.restore(error)
+        if passed is not None and isinstance(passed.error, StopIteration) and error.__cause__ is passed.error:
+            raise passed.error from None  # which a generator that passes it on makes a RuntimeError of
+        Passed.restore(passed, error)
         raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
 
 
 async def drive_async(path: Path[T]) -> T:
     """Follow a path to its end in this task; the event loop goes on meanwhile."""
-    passed = Passed()
+    passed: Passed | None = None
     try:
         request = next(path)
         while True:
             try:
                 answer = await request.later()
             except BaseException as error:
-                request = path.throw(passed.note(error))
+                passed = Passed(error)
+                request = path.throw(error)
             else:
                 request = path.send(answer)
     except StopIteration as end:
         result: T = end.value
         return result
     except BaseException as error:
-        passed.restore(error)
+        Passed.restore(passed, error)
         raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
 
 

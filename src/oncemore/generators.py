@@ -82,39 +82,41 @@ ItemPath = Generator["Request | Item", Any, Any]
 
 def drive(path: ItemPath) -> Generator[Any, Any, Any]:
     """Follow a path as a generator."""
-    passed = Passed()
+    passed: Passed | None = None
     try:
         request = next(path)
         while True:
             try:
                 answer = (yield request.value) if isinstance(request, Item) else request.now()
             except BaseException as error:
-                request = path.throw(_Closed() if isinstance(error, GeneratorExit) else passed.note(error))
+                passed = Passed(error)
+                request = path.throw(_Closed() if isinstance(error, GeneratorExit) else error)
             else:
                 request = path.send(answer)
     except StopIteration as end:
         return end.value
     except BaseException as error:
-        passed.restore(error)
+        Passed.restore(passed, error)
         raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
 
 
 async def drive_async(path: ItemPath) -> AsyncGenerator[Any, Any]:
     """Follow a path as an async generator."""
-    passed = Passed()
+    passed: Passed | None = None
     try:
         request = next(path)
         while True:
             try:
                 answer = (yield request.value) if isinstance(request, Item) else await request.later()
             except BaseException as error:
-                request = path.throw(_Closed() if isinstance(error, GeneratorExit) else passed.note(error))
+                passed = Passed(error)
+                request = path.throw(_Closed() if isinstance(error, GeneratorExit) else error)
             else:
                 request = path.send(answer)
     except StopIteration:
         return
     except BaseException as error:
-        passed.restore(error)
+        Passed.restore(passed, error)
         raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
 
 

@@ -67,7 +67,8 @@ class Shelf:
         self._room, self._reads = _ROOM, 0
         self._fetched: tuple[str, ...] = ()  # the prefixes under which all that is small is in the cache
         self._lost: set[str] = set()  # nodes whose entries are gone from the store
-        self._by_step: dict[str, list[str]] = {}  # the nodes of a step that were there when one of them was missed
+        self._by_step: dict[str, tuple[dict[str, list[str]], list[str]]] = {}
+        self._codes: dict[str, tuple[dict[str, Part], dict[str, str]]] = {}  # what each code consisted of
         self._fetching: dict[str, tuple[int, Landing]] = {}  # by prefix: the process that fetches, and the end of it
 
     def node(self, step: str, arguments: str, code: str) -> Node:
@@ -128,7 +129,10 @@ class Shelf:
     def readings(self, node: Node) -> dict[str, Any] | None:
         """What was noted at the last time that the node ran, if it read state then."""
         for key, _ in self._places(node.key):
-            entry = self._trusted(key)
+            try:
+                entry = self._read_node(key, again=False)
+            except IntegrityError:
+                continue
             if entry is not None:
                 return entry.meta if entry.meta.get("reads") else None
         return None
@@ -489,22 +493,33 @@ class Shelf:
             step = f"{home}{quoted(node.step)}/"
             if not step.startswith(self._fetched):
                 self._fetch(self._prefix(step))
-            keys = self._by_step.get(step)
-            if keys is None:
-                keys = self._by_step[step] = [key for key in self._cache if key.startswith(step) and "@" not in key]
-            same = [key for key in keys if key.startswith(f"{step}{node.arguments}.")]
-            for key in (*same[-_NEAREST:], *keys[-_NEAREST:]):
+            alike, some = self._nodes_of(step)
+            for key in (*alike.get(node.arguments, ())[:_NEAREST], *some):
                 entry = self._trusted(key) if key != node.key else None
-                if entry is not None and "hides" not in entry.meta:
+                if entry is not None and not entry.is_tombstone:
                     arguments, _, code = key[len(step) :].partition(".")
                     yield Node(home, self.owner, node.step, arguments, code), entry
 
+    def _nodes_of(self, step: str) -> tuple[dict[str, list[str]], list[str]]:
+        """The nodes of a step that were there when one was first missed: by arguments, and some of them."""
+        if step not in self._by_step:
+            keys = [key for key in list(self._cache) if key.startswith(step) and "@" not in key]
+            alike: dict[str, list[str]] = {}
+            for key in keys:
+                alike.setdefault(key[len(step) :].partition(".")[0], []).append(key)
+            self._by_step[step] = alike, keys[:_NEAREST]
+        return self._by_step[step]
+
     def code_facts(self, code: str) -> tuple[dict[str, Part], dict[str, str]]:
         """What the code behind a digest consisted of, and the packages then; empty if that is not known any more."""
-        key = f"code/{code}"
-        try:
-            data = self.store.get(key)
-            facts: dict[str, Any] = json.loads(bytes(unseal(data, key, self.secret))) if data is not None else {}
-        except OncemoreError:
-            return {}, {}
-        return {name: Part(*values) for name, values in facts.get("parts", {}).items()}, facts.get("packages", {})
+        if code not in self._codes:
+            key, facts = f"code/{code}", dict[str, Any]()
+            try:
+                data = self.store.get(key)
+                if data is not None:
+                    facts = json.loads(bytes(unseal(data, key, self.secret)))
+            except OncemoreError:
+                pass
+            parts = {name: Part(*values) for name, values in facts.get("parts", {}).items()}
+            self._codes[code] = parts, facts.get("packages", {})
+        return self._codes[code]
