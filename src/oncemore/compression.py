@@ -1,8 +1,8 @@
 """Whether and how to compress one buffer: as it is, zstd, or zstd of shuffled numbers, whichever pays.
 
 Shuffled: all first bytes of the numbers, then all second bytes, and so on. Leading bytes are much alike and compress well,
-trailing ones are noise that zstd passes over quickly, so that both directions are several times as fast as on the numbers as
-they lie. A few samples are tried first; data that does not shrink is never compressed.
+trailing ones are noise that zstd passes over quickly, so that both directions are about twice as fast as on the numbers as
+they lie, or faster. A few samples are tried first; data that does not shrink is never compressed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FEW = 4096  # bytes of numbers; fewer take longer to shuffle than that is worth
 _BLOCK = 1 << 22  # bytes; numbers are shuffled within such blocks, so that a large buffer needs no second one
 _SAMPLE = 1 << 14
 _WORTH, _WORTH_OF_NUMBERS = 0.9, 0.8  # of the size; floats always save some, and reading them back takes time
-_QUICKER = 1.05  # shuffled may be so much larger than plain: it is written and read several times as fast
+_QUICKER = 1.05  # shuffled may be so much larger than plain: it is written and read at least about twice as fast
 _HARDLY = 0.02  # of the size: what is left of zeros and the like, for which nothing is quicker than plain zstd
 _THREADED = 1 << 22
 _MOST = 1 << 15  # bytes that can come of one: a zstd block of 128 KiB takes 4
