@@ -31,7 +31,7 @@ ORDER: list[set[str]] = [
     {"past"},
     {"outcomes"},
     {"comparison"},
-    {"intents", "reshape", "screen", "scribe"},
+    {"intents", "reshape", "screen"},
     {"repeats", "retention"},
     {"current", "opening", "report"},
     {"loops"},

@@ -188,7 +188,7 @@ class Definition:
                     run.report.interrupted(node.step, took)
                 raise
             finally:
-                run.scribe.end(begun)
+                run.started.end(begun)
         finally:
             leave()
             current.leave(here)

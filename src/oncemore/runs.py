@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 import traceback
 from collections import Counter, defaultdict
@@ -22,7 +23,6 @@ from .past import Past, count
 from .reasons import Reason
 from .records import Record, Reference
 from .repeats import Ordinals, Passed
-from .scribe import Begun, Scribe
 from .shelf import Shelf
 from .stores import Store
 from .surroundings.rng import Generators, states
@@ -37,6 +37,56 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 
 _PRUNE_EVERY = 32  # checkpoints
+_STARTED_AFTER = 0.5  # seconds; a step that is over by then leaves one event instead of two
+
+
+class Begun:
+    """A step that is under way: when and where it began."""
+
+    __slots__ = ("lane", "node", "time")
+
+    def __init__(self, node: Node) -> None:
+        self.node, self.time, self.lane = node, time.time(), events.lane()
+
+    def event(self) -> events.StepStarted:
+        return events.StepStarted(**self.node.about(), time=self.time, lane=self.lane)
+
+
+class StartNotifier:
+    """Writes down that a step has begun if it takes a while, so that others see what runs, and a dead run shows where it died.
+
+    One thread for all steps of a run, from the first step to the end of the scope. Steps never wait for it.
+    """
+
+    def __init__(self, write: Callable[[events.StepStarted], None]) -> None:
+        self._write = write
+        self._begun: dict[int, Begun] = {}
+        self._owner = 0  # the process that has the thread: a forked child needs one of its own
+
+    def begin(self, node: Node) -> Begun:
+        if self._owner != os.getpid():
+            self._owner, self._begun = os.getpid(), {}
+            threading.Thread(target=self._watch, args=(self._begun,), name="oncemore-started", daemon=True).start()
+        begun = Begun(node)
+        self._begun[id(begun)] = begun
+        return begun
+
+    def end(self, begun: Begun) -> None:
+        self._begun.pop(id(begun), None)
+
+    def stop(self) -> None:
+        """The scope ends; a step after this begins anew."""
+        self._owner = 0
+
+    def _watch(self, begun: dict[int, Begun]) -> None:
+        while self._owner == os.getpid() and self._begun is begun:
+            time.sleep(_STARTED_AFTER)
+            for key, each in list(begun.items()):
+                if time.time() - each.time >= _STARTED_AFTER and begun.pop(key, None) is not None:
+                    try:
+                        self._write(each.event())
+                    except StoreError:
+                        pass  # the step's own end will tell of a store that cannot be written
 
 
 class Run(Past):
@@ -71,7 +121,7 @@ class Run(Past):
         self.loops: dict[str, Any] = {}  # those begun in this scope, with what they know of the state; None: completed
         self._listeners: list[tuple[type[Event], Callable[[Any], object]]] = []
         self.report: Report | None = None  # tells people, if any look
-        self.scribe = Scribe(lambda event: self.shelf.append([event]))
+        self.started = StartNotifier(lambda event: self.shelf.append([event]))
         self._opened: Opened
         self._last_snapshot: tuple[str, str] = ("", "")  # content, key
         self._passed: Passed | None = None
@@ -132,7 +182,7 @@ class Run(Past):
         except (StoreError, UsageError) as trouble:
             warn(f"run {self.id}: how it ended could not be written: {trouble}")
         finally:
-            self.scribe.stop()
+            self.started.stop()
             self._opened.close()
 
     # -- events
@@ -304,7 +354,7 @@ class Run(Past):
         """Something else is about to run: a loop, a step of which nothing can be kept."""
 
     def begin(self, node: Node) -> Begun:
-        begun = self.scribe.begin(node)
+        begun = self.started.begin(node)
         if self._listeners or logger.isEnabledFor(logging.INFO):
             self.told(begun.event())
         return begun
