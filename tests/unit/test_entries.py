@@ -46,7 +46,7 @@ def store(tmp_path: Path) -> Counting:
 
 
 @checkpointed
-def work(value: Any) -> int:
+def busy(value: Any) -> int:
     print("ran")
     return 1
 
@@ -85,61 +85,61 @@ def test_a_miss_is_a_hold_and_a_commit_and_a_hit_from_memory_asks_for_nothing(
     for attempt in range(3):
         with checkpoint_scope("run", store=store) as run:
             for number in (-1, -2, -3):  # by then, all that is small is in memory
-                work(make(number))
-            work(make(100 * attempt))
+                busy(make(number))
+            busy(make(100 * attempt))
             asked()
-            work(make(100 * attempt + 1))
+            busy(make(100 * attempt + 1))
             assert asked() == ["hold", "commit"]
-            work(make(100 * attempt + 1))
+            busy(make(100 * attempt + 1))
             assert asked() == []
-    assert run.reused["work"] == 4
+    assert run.reused["busy"] == 4
 
 
 @pytest.mark.parametrize("kind", ARGUMENTS)
 def test_a_hit_parses_no_json_and_writes_nothing(store: Counting, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     for _ in range(2):
         with checkpoint_scope("run", store=store) as run:
-            work(ARGUMENTS[kind](1))
+            busy(ARGUMENTS[kind](1))
             commits = store.commits
             with monkeypatch.context() as patched:
                 patched.setattr(json, "loads", lambda *given: pytest.fail("parsed JSON"))
-                work(ARGUMENTS[kind](1))
+                busy(ARGUMENTS[kind](1))
             assert store.commits == commits
-    assert run.reused["work"] == 2
+    assert run.reused["busy"] == 2
 
 
 def test_an_entry_that_names_none_of_the_callers_objects_is_nothing_but_a_value(store: Counting) -> None:
     with checkpoint_scope("run", store=store) as run:
-        work({"a": [1]})
-        ((key, data),) = [each for each in store.scan(run.shelf.home) if "/work/" in each[0]]
+        busy({"a": [1]})
+        ((key, data),) = [each for each in store.scan(run.shelf.home) if "/busy/" in each[0]]
     assert Decoded(data or b"", key=key, secret=secret()).value_only
 
 
 def test_neither_opening_nor_missing_in_a_resumed_run_reads_the_events_of_the_past(store: Counting) -> None:
     with checkpoint_scope("run", store=store):
         for number in range(50):
-            work(number)
+            busy(number)
     store.kinds.clear()
     with checkpoint_scope("run", store=store) as run:
-        work(0)
-        work(100)
-        work([1])
+        busy(0)
+        busy(100)
+        busy([1])
         assert store.kinds["event"] == 0
     assert store.kinds["event"] <= 5  # what was written since the run was last left, to count it
-    assert (run.ran["work"], run.reused["work"]) == (2, 1)
+    assert (run.ran["busy"], run.reused["busy"]) == (2, 1)
 
 
 def test_a_run_that_was_rolled_back_is_opened_without_reading_its_events(store: Counting) -> None:
     with checkpoint_scope("run", store=store) as run:
         for number in range(20):
-            work(number)
+            busy(number)
         run.rollback(before=run.checkpoints[10].id)
     store.kinds.clear()
     with checkpoint_scope("run", store=store) as run:
         for number in range(20):
-            work(number)
+            busy(number)
         assert store.kinds["event"] == 0
-        assert (run.ran["work"], run.reused["work"]) == (10, 10)
+        assert (run.ran["busy"], run.reused["busy"]) == (10, 10)
     assert {e.reason for e in run.events() if isinstance(e, StepCompleted)} == {"new node", "rolled back"}
 
 
@@ -175,7 +175,7 @@ def test_a_large_result_stands_beside_its_nodes_small_entry_and_both_go_when_it_
 def test_what_a_policy_removed_runs_again_and_says_so(store: Counting) -> None:
     with checkpoint_scope("run", store=store):
         bulky(1)
-        work(1)
+        busy(1)
     History(store).prune(keep_last(1))
     with checkpoint_scope("run", store=store) as run:
         bulky(1)
@@ -203,7 +203,7 @@ STALE = """
     from oncemore import checkpoint_scope, checkpointed
 
     @checkpointed
-    def work(number):
+    def busy(number):
         if len(sys.argv) == 1:
             os.unlink("store/cache.db-locks")  # as somebody does who "cleans up": our lease is lost
             subprocess.run([sys.executable, __file__, "newer"], check=True)
@@ -211,7 +211,7 @@ STALE = """
         return sys.argv[1]
 
     with checkpoint_scope("run", store="store") as run:
-        print(work(1), run.ran["work"], run.reused["work"])
+        print(busy(1), run.ran["busy"], run.reused["busy"])
 """
 
 
@@ -254,7 +254,7 @@ def test_a_step_whose_lease_cannot_be_had_runs_and_is_told(store: Counting, monk
     with checkpoint_scope("run", store=store) as run:
         monkeypatch.setattr(store, "hold", refuse)
         with pytest.warns(CheckpointWarning, match="the server is away"):
-            assert work(1) == 1
+            assert busy(1) == 1
         with pytest.raises(StoreUnavailable):
             pay()
         assert current_run() is run
