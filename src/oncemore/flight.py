@@ -59,7 +59,7 @@ class Blocking(Generic[T]):
                 try:
                     await asyncio.wait([work])
                 except asyncio.CancelledError:
-                    pass  # told once more; the first is passed on
+                    pass  # told once more; the first is thrown on
             raise
 
 
@@ -124,30 +124,30 @@ class Arrival:
         await over.wait()
 
 
-class Passed:
+class Thrown:
     """An error on its way through a path: Python may give it another context where a generator raises it again."""
 
     def __init__(self, error: BaseException) -> None:
         self.error, self._context = error, error.__context__
 
     @staticmethod
-    def restore(passed: Passed | None, error: BaseException) -> None:
+    def restore(thrown: Thrown | None, error: BaseException) -> None:
         """Make it what the user's function raised, without the frames of ours that lead there."""
-        if passed is not None and error is passed.error:
-            error.__context__ = passed._context
+        if thrown is not None and error is thrown.error:
+            error.__context__ = thrown._context
         error.__traceback__ = trimmed(error.__traceback__)
 
 
 def drive(path: Path[T]) -> T:
     """Follow a path to its end in this thread."""
-    passed: Passed | None = None
+    thrown: Thrown | None = None
     try:
         request = next(path)
         while True:
             try:
                 answer = request.now()
             except BaseException as error:
-                passed = Passed(error)
+                thrown = Thrown(error)
                 request = path.throw(error)
             else:
                 request = path.send(answer)
@@ -155,22 +155,22 @@ def drive(path: Path[T]) -> T:
         result: T = end.value
         return result
     except BaseException as error:
-        if passed is not None and isinstance(passed.error, StopIteration) and error.__cause__ is passed.error:
-            raise passed.error from None  # which a generator that passes it on makes a RuntimeError of
-        Passed.restore(passed, error)
+        if thrown is not None and isinstance(thrown.error, StopIteration) and error.__cause__ is thrown.error:
+            raise thrown.error from None  # which a generator that passes it on makes a RuntimeError of
+        Thrown.restore(thrown, error)
         raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
 
 
 async def drive_async(path: Path[T]) -> T:
     """Follow a path to its end in this task; the event loop goes on meanwhile."""
-    passed: Passed | None = None
+    thrown: Thrown | None = None
     try:
         request = next(path)
         while True:
             try:
                 answer = await request.later()
             except BaseException as error:
-                passed = Passed(error)
+                thrown = Thrown(error)
                 request = path.throw(error)
             else:
                 request = path.send(answer)
@@ -178,7 +178,7 @@ async def drive_async(path: Path[T]) -> T:
         result: T = end.value
         return result
     except BaseException as error:
-        Passed.restore(passed, error)
+        Thrown.restore(thrown, error)
         raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
 
 
@@ -236,7 +236,7 @@ def acquire(
         except StoreError as error:
             if required:
                 raise
-            warn(f"others may compute {key}, too: {error}")
+            warn(f"could not take the lease on {key}; others may compute it, too: {error}")
         else:
             if lease.hold is None:
                 return False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from . import codec
 from .blobs import keeping
 from .errors import CodecError, StoreError, UsageError, warn
-from .flight import Blocking, Passed, Request
+from .flight import Blocking, Request, Thrown
 from .nodes import inside
 from .reasons import Reason
 from .stores import Bytes, Hold
@@ -82,41 +82,41 @@ ItemPath = Generator["Request | Item", Any, Any]
 
 def drive(path: ItemPath) -> Generator[Any, Any, Any]:
     """Follow a path as a generator."""
-    passed: Passed | None = None
+    thrown: Thrown | None = None
     try:
         request = next(path)
         while True:
             try:
                 answer = (yield request.value) if isinstance(request, Item) else request.now()
             except BaseException as error:
-                passed = Passed(error)
+                thrown = Thrown(error)
                 request = path.throw(_Closed() if isinstance(error, GeneratorExit) else error)
             else:
                 request = path.send(answer)
     except StopIteration as end:
         return end.value
     except BaseException as error:
-        Passed.restore(passed, error)
+        Thrown.restore(thrown, error)
         raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
 
 
 async def drive_async(path: ItemPath) -> AsyncGenerator[Any, Any]:
     """Follow a path as an async generator."""
-    passed: Passed | None = None
+    thrown: Thrown | None = None
     try:
         request = next(path)
         while True:
             try:
                 answer = (yield request.value) if isinstance(request, Item) else await request.later()
             except BaseException as error:
-                passed = Passed(error)
+                thrown = Thrown(error)
                 request = path.throw(_Closed() if isinstance(error, GeneratorExit) else error)
             else:
                 request = path.send(answer)
     except StopIteration:
         return
     except BaseException as error:
-        Passed.restore(passed, error)
+        Thrown.restore(thrown, error)
         raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
 
 

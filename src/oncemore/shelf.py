@@ -304,7 +304,7 @@ class Shelf:
             raw_bytes=entry.raw_bytes,
             stored_bytes=entry.stored_bytes,
             entry=entry.key,
-            replaces=replaces or points or self._is_older(node.key),
+            replaces=replaces or points or node.key in self._lost or self._is_older(node.key),
         )
         self._touched.update(put, removed)
         if not self.store.commit(
