@@ -59,7 +59,7 @@ class Shelf:
         expected: int = 0,
     ) -> None:
         self.store, self.owner, self.home = store, owner, home
-        self._log, self._past, self._beside, self._adopted, self._expected = log, past, beside, adopted, expected
+        self._log, self.past, self._beside, self._adopted, self._expected = log, past, beside, adopted, expected
         self.secret = secret()
         self._known_code: set[str] = set()
         self._cache: dict[str, bytes | Decoded] = {}  # as they are stored, or verified
@@ -80,7 +80,7 @@ class Shelf:
         """Whether it is known without reading more that the node has an entry which is nothing but a value, or none at all."""
         known = self._cache.get(node.key)
         if known is None:
-            return node.key.startswith(self._fetched) and not self._past and not self._adopted
+            return node.key.startswith(self._fetched) and not self.past and not self._adopted
         try:
             return (known if isinstance(known, Decoded) else self._learn(node.key, known)).value_only
         except IntegrityError:
@@ -150,13 +150,13 @@ class Shelf:
     def _places(self, key: str) -> Iterator[tuple[str, Older | None]]:
         """Where an entry of the run may stand, the newest place first; None: where the run writes now."""
         yield key, None
-        if self._past:
+        if self.past:
             for older in reversed(self._older):
                 yield older.home + key[len(self.home) :], older
 
     @functools.cached_property
     def _older(self) -> list[Older]:
-        return earlier(self.store, self._past)
+        return earlier(self.store, self.past)
 
     def _find_lost(self) -> set[str]:
         """Nodes of which the log tells and whose entries are not there. The log is read only if entries are missing."""
@@ -351,7 +351,7 @@ class Shelf:
 
     def _is_older(self, key: str) -> bool:
         """Whether an earlier stretch has checkpoints of the node with this key."""
-        if not self._past:
+        if not self.past:
             return False
         places = [older.home + key[len(self.home) :] for older in self._older]
         return any(True for place in places for _ in self.store.scan(place, limit=1, most=0))
@@ -489,7 +489,7 @@ class Shelf:
 
     def others(self, node: Node) -> Iterator[tuple[Node, Decoded]]:
         """Other checkpoints of the node's step: first those of the same arguments. A handful, from memory."""
-        for home in (self.home, *(g.home for g in reversed(self._past))):
+        for home in (self.home, *(g.home for g in reversed(self.past))):
             step = f"{home}{quoted(node.step)}/"
             if not step.startswith(self._fetched):
                 self._fetch(self._prefix(step))
