@@ -136,7 +136,7 @@ class Definition:
                         yield from call.shelf.fetch(call.node)
                     if call.shelf.at_hand(call.node):
                         found = self.recall(call, found.why)
-                    elif stored:
+                    elif stored or call.shelf.has(call.node):
                         found = yield Blocking(self.recall, call, found.why)
                     if found.entry is not None:
                         return self.reuse(call, found)

@@ -106,9 +106,14 @@ class checkpoint_scope:
         _leave(self._exit(), error)
 
     async def __aenter__(self) -> Run:
-        import asyncio  # loaded already: somebody awaits this
-
-        return self._enter(await asyncio.to_thread(self._open))
+        opened: list[Run] = []
+        try:
+            await Blocking(lambda: opened.append(self._open())).later()
+        except BaseException as error:  # cancelled: the run is open by now, and nobody else would leave it
+            for run in opened:
+                await Blocking(_leave, run, error).later()
+            raise
+        return self._enter(opened[0])
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None

@@ -66,6 +66,7 @@ class Shelf:
         self._touched: set[str] = set()  # written or removed by this process: what a scan brings of them may be old
         self._room, self._reads = _ROOM, 0
         self._fetched: tuple[str, ...] = ()  # the prefixes under which all that is small is in the cache
+        self._tried: set[str] = set()  # those and the ones that had more than there is room for
         self._lost: set[str] = set()  # nodes whose entries are gone from the store
         self._by_step: dict[str, tuple[dict[str, list[str]], list[str]]] = {}
         self._codes: dict[str, tuple[dict[str, Part], dict[str, str]]] = {}  # what each code consisted of
@@ -75,6 +76,10 @@ class Shelf:
         return Node(self.home, self.owner, step, arguments, code)
 
     # -- finding
+
+    def has(self, node: Node) -> bool:
+        """Whether the node's own entry is in memory."""
+        return node.key in self._cache
 
     def at_hand(self, node: Node) -> bool:
         """Whether it is known without reading more that the node has an entry which is nothing but a value, or none at all."""
@@ -127,13 +132,10 @@ class Shelf:
         return Lookup(None, why)
 
     def readings(self, node: Node) -> dict[str, Any] | None:
-        """What was noted at the last time that the node ran, if it read state then."""
+        """What was noted at the last time that the node ran, if it read state then: of what `find` has just read."""
         for key, _ in self._places(node.key):
-            try:
-                entry = self._read_node(key, again=False)
-            except IntegrityError:
-                continue
-            if entry is not None:
+            entry = self._cache.get(key)
+            if isinstance(entry, Decoded):
                 return entry.meta if entry.meta.get("reads") else None
         return None
 
@@ -188,7 +190,7 @@ class Shelf:
         if key in self._cache or not key.startswith(self._fetched):
             entry = self.read(key)
             self._reads += 1
-            if (entry is None or self._reads >= _PATIENCE) and not key.startswith(self._fetched):
+            if entry is None or self._reads >= _PATIENCE:
                 self._fetch(self._prefix(key))
             return entry
         return self.read(key) if again else None
@@ -216,6 +218,8 @@ class Shelf:
     def fetch(self, node: Node) -> Path[None]:
         """Fetch all that is small: coroutines ask for much at once, and each would wait for a thread of its own."""
         prefix, process = self._prefix(node.key), os.getpid()
+        if prefix in self._tried and prefix not in self._fetching:
+            return
         if prefix in self._fetching and self._fetching[prefix][0] == process:
             yield Arrival(self._fetching[prefix][1])
             return
@@ -228,6 +232,9 @@ class Shelf:
             self._fetching.pop(prefix, None)
 
     def _fetch(self, prefix: str) -> None:
+        if prefix in self._tried:
+            return
+        self._tried.add(prefix)
         try:
             for key, data in self.store.scan(prefix, most=_SMALL):
                 if isinstance(data, bytes) and key not in self._touched:
@@ -491,8 +498,7 @@ class Shelf:
         """Other checkpoints of the node's step: first those of the same arguments. A handful, from memory."""
         for home in (self.home, *(g.home for g in reversed(self.past))):
             step = f"{home}{quoted(node.step)}/"
-            if not step.startswith(self._fetched):
-                self._fetch(self._prefix(step))
+            self._fetch(self._prefix(step))
             alike, some = self._nodes_of(step)
             for key in (*alike.get(node.arguments, ())[:_NEAREST], *some):
                 entry = self._trusted(key) if key != node.key else None

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from oncemore import History, checkpoint_scope, checkpointed, current_run, memoized
+from oncemore import History, checkpoint_scope, checkpointed, current_run, memoized, shelf
 from oncemore.codec import Decoded
 from oncemore.events import StepCompleted
 from oncemore.retention import keep_last
@@ -181,6 +181,35 @@ def test_what_a_policy_removed_runs_again_and_says_so(store: Counting) -> None:
         bulky(1)
     *_, event = (e for e in run.events() if isinstance(e, StepCompleted))
     assert event.reason == "removed by a retention policy"
+
+
+def test_a_large_result_is_read_again_in_the_scope_that_made_it_without_a_lease(
+    store: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with checkpoint_scope("run", store=store):
+        value, asked = bulky(1), Operations(store, monkeypatch)
+        assert bulky(1) == value
+        assert asked() == ["get"]
+
+
+def test_entries_that_there_is_no_room_for_in_memory_are_read_one_by_one(
+    store: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelf, "_ROOM", 20_000)
+    with checkpoint_scope("run", store=store):
+        for number in range(50):
+            bulky(number, 1_000)
+    asked = Operations(store, monkeypatch)
+    with checkpoint_scope("run", store=store) as run:
+        asked()
+        for number in range(50):
+            bulky(number, 1_000)
+        assert asked().count("scan") == 1
+        bulky(50, 1_000)
+        asked()
+        bulky(51, 1_000)
+        assert asked() == ["get", "hold", "commit"]
+    assert run.reused["bulky"] == 50
 
 
 def test_shared_entries_of_other_steps_are_not_fetched(store: Counting) -> None:

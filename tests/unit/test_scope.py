@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from oncemore import UsageError, checkpoint_scope, checkpointed, current_run, events, open_store
+from oncemore import Run, UsageError, checkpoint_scope, checkpointed, current_run, events, open_store
 from oncemore.stores.memory import MemoryStore
 from tests.processes import Script
 
@@ -438,6 +439,31 @@ def test_ctrl_c_is_recorded_as_interrupted_and_the_rest_resumes(script: Script) 
         "ran second",
         "RunStarted StepCompleted RunInterrupted RunResumed StepCompleted",
     ]
+
+
+def test_a_scope_that_is_cancelled_while_it_opens_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    opening, real = threading.Event(), Run.open
+
+    def slow(run: Run, **options: Any) -> Run:
+        opening.set()
+        time.sleep(0.1)
+        return real(run, **options)
+
+    async def work() -> None:
+        async with checkpoint_scope("cancelled"):
+            pytest.fail("it was entered")
+
+    async def main() -> None:
+        task = asyncio.create_task(work())
+        while not opening.is_set():
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    monkeypatch.setattr(Run, "open", slow)
+    asyncio.run(main())
+    assert kinds("cancelled") == ["RunStarted", "RunInterrupted"]
 
 
 def test_a_cancelled_task_is_recorded_as_interrupted() -> None:
