@@ -168,7 +168,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], 
     "slots and attributes": (
         lambda: Both(1),
         lambda o: (setattr(o, "extra", 2), setattr(o, "y", 3)),
-        lambda o: (getattr(o, "extra", None), vars(o)),
+        lambda o: (getattr(o, "extra", None), dict(vars(o))),
     ),
     "generic class": (lambda: Box([1]), lambda o: o.content.append(2), lambda o: dict(vars(o))),
     "named tuple": (lambda: Pair([1], [2]), lambda o: o.right.append(3), lambda o: o),
