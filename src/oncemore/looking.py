@@ -40,7 +40,7 @@ class Stop(BaseException):
     """Ends the script of a dry run. Not an `Exception`: the script must not take it for a failure of its own."""
 
 
-class Policy:
+class StepPolicy:
     """Which steps run in the dry run of the run `run_id`: none. Subclasses let some run, and hear of their events."""
 
     run_id = ""
@@ -58,14 +58,14 @@ class Policy:
 class Look:
     """The dry run of one script. `runs` are those that its scopes open; `policy` counts in process `pid` only."""
 
-    def __init__(self, notes: str, policy: Policy, pid: int) -> None:
+    def __init__(self, notes: str, policy: StepPolicy, pid: int) -> None:
         self.notes, self.policy, self.pid = notes, policy, pid
         self.runs: list[Looking] = []
         self._overlays: dict[str, Overlay] = {}
 
     def new_run(self, run_id: str, store: Store, **options: Any) -> Looking:
         meant = self.pid == os.getpid() and run_id == self.policy.run_id
-        run = Looking(run_id, self.over(store), self.policy if meant else Policy(), **options)
+        run = Looking(run_id, self.over(store), self.policy if meant else StepPolicy(), **options)
         self.runs.append(run)
         return run
 
@@ -92,7 +92,7 @@ class Look:
 class Looking(Run):
     """A run in a dry run: its store is only read, and its steps run only if `policy` lets them."""
 
-    def __init__(self, run_id: str, store: Overlay, policy: Policy, **options: Any) -> None:
+    def __init__(self, run_id: str, store: Overlay, policy: StepPolicy, **options: Any) -> None:
         options["retention"] = None
         super().__init__(run_id, store, **options)
         self._below, self._policy = store.below, policy
@@ -160,5 +160,5 @@ def over(store: Store) -> Store:
 
 
 if os.environ.get(LOOK):  # started by a script in a dry run
-    current.rehearsal = Look(os.environ[LOOK], Policy(), 0)
+    current.rehearsal = Look(os.environ[LOOK], StepPolicy(), 0)
     current.engage(current.rehearsal)

@@ -15,7 +15,7 @@ from blake3 import blake3
 from . import records
 from .errors import CodecError, StoreError, UsageError
 from .events import Event, StepAdopted, StepCompleted, StepEvent, StepFailed, StepNotKept
-from .looking import Looking, Policy, enough
+from .looking import Looking, StepPolicy, enough
 from .nodes import Node
 from .outcomes import difference, outcome
 from .records import Record
@@ -57,7 +57,7 @@ def plan(script: str, arguments: Sequence[str] = ()) -> Plan:
 
     With `script="-m"` the first argument is the name of a module, as for Python. No step's body runs.
     """
-    rehearsal = rehearse(script, arguments, Policy())
+    rehearsal = rehearse(script, arguments, StepPolicy())
     times, saved = Counter[str](), defaultdict[str, float](float)
     for run in rehearsal.runs:
         times.update(run.reused)
@@ -133,7 +133,7 @@ def command_of(store: Store, run_id: str) -> list[str]:
     return script
 
 
-class _Comparing(Policy):
+class _Comparing(StepPolicy):
     """Compares what steps of one run do with what is kept of them.
 
     `codes` says for each pair of an earlier code and the present one whether all nodes came out equal.

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from . import current
 from .errors import UsageError
-from .looking import LOOK, Look, Looking, Policy, Stop, WouldRun
+from .looking import LOOK, Look, Looking, StepPolicy, Stop, WouldRun
 from .stores import Store
 
 
@@ -43,7 +43,7 @@ class Rehearsal(NamedTuple):
             raise UsageError(f"{script} opens the run {run_id} in another store: {places[0]}, not {store.url}")
 
 
-def rehearse(script: str, arguments: Sequence[str], policy: Policy) -> Rehearsal:
+def rehearse(script: str, arguments: Sequence[str], policy: StepPolicy) -> Rehearsal:
     """Run the script, or with "-m" the module that its first argument names, as a dry run."""
     with tempfile.NamedTemporaryFile(prefix="oncemore-") as notes:
         look, threads = Look(notes.name, policy, os.getpid()), threading.enumerate()

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import click
 
 from .. import History, OncemoreError
+from ..durations import size
 from ..secret import key_file
 from ..stores import Store, default_target, open_store, store_exists
 from ..stores.disk import DiskStore
@@ -20,11 +21,11 @@ from ..stores.filesystem import NETWORK_FILE_SYSTEMS, file_system
 from ..verification import Littered
 from . import options
 from .codes import UNWELL
-from .output import Column, plural, print_json, print_tables, size, version_of
+from .output import columns, plural, print_json, print_tables, version_of
 
 _PACKAGES = ("blake3", "cloudpickle", "diskcache", "wrapt", "zstandard", "click", "rich")
 _LITTLE = 1 << 30  # bytes free
-_CHECKS = (Column("check"), Column("is"), Column("what", text=True))
+_CHECKS = columns("check", "is", "what", text="what")
 
 
 class Check(NamedTuple):

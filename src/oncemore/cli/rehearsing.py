@@ -8,20 +8,20 @@ import shlex
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import click
 
-from .. import rehearsal
+from .. import UsageError, rehearsal
+from ..durations import duration
 from ..history import PastRun
 from ..rehearsal import Audit, Plan, Progress
 from . import options
 from .codes import DONE, FAILED, UNWELL, WOULD_RUN
-from .names import CheckpointName, Param, Trouble, alike, find_run, opened
-from .output import Column, Part, plural, print_json, print_tables, seconds
+from .names import alike, complete_checkpoint, find_run, opened
+from .output import Part, columns, plural, print_json, print_tables
 
-_PLAN = (Column("step"), Column("would"), Column("times", number=True), Column("time"), Column("why", text=True))
-_DIFFERING = (Column("node"), Column("what differs", text=True))
+_PLAN = columns("step", "would", "times", "time", "why", numbers=("times",), text="why")
+_DIFFERING = columns("node", "what differs", text="what differs")
 
 
 class WithScript(click.Command):
@@ -42,19 +42,15 @@ class WithScript(click.Command):
         return super().parse_args(ctx, [*args[:at], *(["--"] if found > len(mine) else []), *args[at:]])
 
 
-class Share(Param):
+def _share(text: str) -> float:
     """A part of all: "1%" or "0.01"."""
-
-    name = "share"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            share = float(str(value).removesuffix("%")) / (100 if str(value).endswith("%") else 1)
-        except ValueError:
-            share = -1
-        if not 0 <= share <= 1:
-            self.fail(f"{value!r} is no share: write '1%' or '0.01'", param, ctx)
-        return share
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1
+    if not 0 <= share <= 1:
+        raise click.BadParameter(f"{text!r} is no share: write '1%' or '0.01'")
+    return share
 
 
 _script = click.argument("script", metavar="SCRIPT")
@@ -80,8 +76,9 @@ def plan(
 
     The exit code is 0 if everything would be reused, 6 if something would run, 1 if SCRIPT failed by itself.
     """
+    command = _command(script, words, module)
     with _default_store(store):
-        found = rehearsal.plan(*_command(script, words, module))
+        found = rehearsal.plan(command[0], command[1:])
     if as_json:
         steps = [dict(zip(("step", "times", "seconds_saved"), each)) for each in found.reused]
         print_json({**dataclasses.asdict(found), "reused": steps})
@@ -93,9 +90,9 @@ def plan(
 
 
 def _planned(found: Plan) -> list[Part]:
-    rows = [(step, "be reused", f"{times:,}", f"{seconds(saved)} saved", "") for step, times, saved in found.reused]
+    rows = [(step, "be reused", f"{times:,}", f"{duration(saved)} saved", "") for step, times, saved in found.reused]
     if found.step:
-        took = "" if found.took is None else f"took {seconds(found.took)}"
+        took = "" if found.took is None else f"took {duration(found.took)}"
         rows.append((found.step, "run", "", took, found.why or ""))
     parts: list[Part] = [f"run {found.run}", "", (_PLAN, rows), ""] if rows else []
     if found.step:
@@ -103,12 +100,12 @@ def _planned(found: Plan) -> list[Part]:
     saved = sum(each[2] for each in found.reused)
     if found.trouble:
         return parts[:-1]
-    return [*parts, f"Everything would be reused: {seconds(saved)} saved." if rows else "No step would run."]
+    return [*parts, f"Everything would be reused: {duration(saved)} saved." if rows else "No step would run."]
 
 
 @click.command(cls=WithScript)
 @options.run
-@click.argument("step", type=CheckpointName())
+@click.argument("step", shell_complete=complete_checkpoint)
 @_known_script
 @_known_words
 @click.option(
@@ -139,21 +136,20 @@ def adopt(
     found = find_run(history, run)
     steps = list(dict.fromkeys(each.step for each in found.checkpoints if each.step))
     if step not in steps:
-        raise Trouble(f"run {run} has no checkpoint of a step {step!r}.{alike(step, steps)}")
-    command = _command_for(found, script, words, module)
-    what = (
+        raise UsageError(f"run {run} has no checkpoint of a step {step!r}.{alike(step, steps)}")
+    command = _command(script, words, module, found)
+    compare = (
         f"Run {shlex.join(command)} and {plural(verify, 'call')} of {step} to compare, then let its checkpoints count?"
     )
-    options.ask(
-        what if verify else f"Let the checkpoints of {step} count for its present code, without comparing?", yes
-    )
+    adopt = f"Let the checkpoints of {step} count for its present code, without comparing?"
+    options.ask(compare if verify else adopt, yes)
     with _default_store(store), _progress() as progress:
         done = rehearsal.adopt(history.store, run, step, command[0], command[1:], verify=verify, progress=progress)
     if done.differing:
         print_tables((_DIFFERING, done.differing), "", f"{_counted(done)}: nothing was adopted")
         ctx.exit(UNWELL)
     if done.stopped:
-        raise Trouble(f"nothing was adopted: {done.stopped}")
+        raise UsageError(f"nothing was adopted: {done.stopped}")
     click.echo(f"run {run}: checkpoints of {step} count for its present code ({_counted(done)})")
 
 
@@ -162,11 +158,7 @@ def adopt(
 @_known_script
 @_known_words
 @click.option(
-    "--sample",
-    type=Share(),
-    default="100%",
-    metavar="SHARE",
-    help="How many of the nodes to compare; all if not said.",
+    "--sample", type=_share, default="100%", metavar="SHARE", help="How many of the nodes to compare; all if not said."
 )
 @_module
 @options.reading
@@ -191,7 +183,7 @@ def audit(
     The exit code is 3 if something differs, 1 if nothing could be compared.
     """
     found = find_run(opened(store), run)
-    command = _command_for(found, script, words, module)
+    command = _command(script, words, module, found)
     with _default_store(store), _progress() as progress:
         done = rehearsal.audit(run, command[0], command[1:], sample=sample, progress=progress)
     if as_json:
@@ -209,32 +201,27 @@ def _counted(done: Audit) -> str:
     return f"{plural(compared, 'node')} compared: {len(done.equal)} equal, {len(done.differing)} different"
 
 
-def _command(script: str, words: Sequence[str], module: bool) -> tuple[str, list[str]]:
-    return ("-m", [script, *words]) if module else (script, list(words))
-
-
-def _command_for(run: PastRun, script: str | None, words: Sequence[str], module: bool) -> list[str]:
+def _command(script: str | None, words: Sequence[str], module: bool, run: PastRun | None = None) -> list[str]:
     """What was said, or what opened the run last."""
-    if script is None and module:
+    if script is not None:
+        return ["-m", script, *words] if module else [script, *words]
+    if module:
         raise click.UsageError("-m needs the name of a module.")
-    if script is None:
-        return rehearsal.command_of(run.store, run.id)
-    first, others = _command(script, words, module)
-    return [first, *others]
+    assert run is not None
+    return rehearsal.command_of(run.store, run.id)
 
 
 @contextmanager
 def _default_store(store: str | None) -> Generator[None, None, None]:
     """Let the script take that store, unless it names one itself."""
-    before = os.environ.get("ONCEMORE_STORE")
+    before = dict(os.environ)
     if store is not None:
         os.environ["ONCEMORE_STORE"] = store if "://" in store else os.path.abspath(store)
     try:
         yield
     finally:
-        if store is not None:
-            os.environ.pop("ONCEMORE_STORE")
-            os.environ.update({} if before is None else {"ONCEMORE_STORE": before})
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextmanager
