@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from blake3 import blake3
 
 from . import records
+from .comparison import difference, outcome
 from .errors import CodecError, StoreError, UsageError
 from .events import Event, StepAdopted, StepCompleted, StepEvent, StepFailed, StepNotKept
 from .looking import Looking, StepPolicy, enough
 from .nodes import Node
-from .outcomes import difference, outcome
 from .records import Record
 from .stage import rehearse
 from .stores import Store
