@@ -6,7 +6,7 @@ import dataclasses
 import os
 import shlex
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import click
@@ -28,18 +28,15 @@ class WithScript(click.Command):
     """A command whose last argument is a script: what stands after that belongs to the script, options included."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        mine = [
-            each for each in self.params if isinstance(each, click.Argument) and each.name not in ("script", "words")
-        ]
-        valued = {
-            name for each in self.params if isinstance(each, click.Option) and not each.is_flag for name in each.opts
-        }
+        own = sum(isinstance(each, click.Argument) for each in self.params) - 1  # the arguments before the script
+        options = [each for each in self.params if isinstance(each, click.Option)]
+        valued = {name for each in options if not each.is_flag for name in each.opts}
         at = found = 0
-        while at < len(args) and found <= len(mine) and args[at] != "--":
+        while at < len(args) and found <= own and args[at] != "--":
             is_option = args[at].startswith("-")
             found += not is_option
             at += 2 if is_option and args[at] in valued else 1
-        return super().parse_args(ctx, [*args[:at], *(["--"] if found > len(mine) else []), *args[at:]])
+        return super().parse_args(ctx, [*args[:at], *(["--"] if found > own else []), *args[at:]])
 
 
 def _share(text: str) -> float:
@@ -53,22 +50,17 @@ def _share(text: str) -> float:
     return share
 
 
-_script = click.argument("script", metavar="SCRIPT")
-_known_script = click.argument("script", required=False, metavar="[SCRIPT")
-_words = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
-_known_words = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...]")
+_script = click.argument("script", nargs=-1, type=click.UNPROCESSED, required=True, metavar="SCRIPT [ARGS]...")
+_known_script = click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT [ARGS]...]")
 _module = click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as in `python -m`.")
 
 
 @click.command(cls=WithScript)
 @_script
-@_words
 @_module
 @options.reading
 @click.pass_context
-def plan(
-    ctx: click.Context, script: str, words: tuple[str, ...], module: bool, store: str | None, as_json: bool
-) -> None:
+def plan(ctx: click.Context, script: tuple[str, ...], module: bool, store: str | None, as_json: bool) -> None:
     """Say what a script would reuse, what would run and why.
 
     Runs SCRIPT until the first step that would run, and no step. What SCRIPT does outside of steps, it does; what it prints
@@ -76,7 +68,7 @@ def plan(
 
     The exit code is 0 if everything would be reused, 6 if something would run, 1 if SCRIPT failed by itself.
     """
-    command = _command(script, words, module)
+    command = _command(script, module)
     with _default_store(store):
         found = rehearsal.plan(command[0], command[1:])
     if as_json:
@@ -107,7 +99,6 @@ def _planned(found: Plan) -> list[Part]:
 @options.run
 @click.argument("step", shell_complete=complete_checkpoint)
 @_known_script
-@_known_words
 @click.option(
     "--verify", type=click.IntRange(min=0), default=1, metavar="N", help="How many calls to compare; 1 if not said."
 )
@@ -119,8 +110,7 @@ def adopt(
     ctx: click.Context,
     run: str,
     step: str,
-    script: str | None,
-    words: tuple[str, ...],
+    script: tuple[str, ...],
     verify: int,
     module: bool,
     store: str | None,
@@ -137,7 +127,7 @@ def adopt(
     steps = list(dict.fromkeys(each.step for each in found.checkpoints if each.step))
     if step not in steps:
         raise UsageError(f"run {run} has no checkpoint of a step {step!r}.{alike(step, steps)}")
-    command = _command(script, words, module, found)
+    command = _command(script, module, found)
     compare = (
         f"Run {shlex.join(command)} and {plural(verify, 'call')} of {step} to compare, then let its checkpoints count?"
     )
@@ -156,7 +146,6 @@ def adopt(
 @click.command(cls=WithScript)
 @options.run
 @_known_script
-@_known_words
 @click.option(
     "--sample", type=_share, default="100%", metavar="SHARE", help="How many of the nodes to compare; all if not said."
 )
@@ -166,8 +155,7 @@ def adopt(
 def audit(
     ctx: click.Context,
     run: str,
-    script: str | None,
-    words: tuple[str, ...],
+    script: tuple[str, ...],
     sample: float,
     module: bool,
     store: str | None,
@@ -183,7 +171,7 @@ def audit(
     The exit code is 3 if something differs, 1 if nothing could be compared.
     """
     found = find_run(opened(store), run)
-    command = _command(script, words, module, found)
+    command = _command(script, module, found)
     with _default_store(store), _progress() as progress:
         done = rehearsal.audit(run, command[0], command[1:], sample=sample, progress=progress)
     if as_json:
@@ -201,13 +189,12 @@ def _counted(done: Audit) -> str:
     return f"{plural(compared, 'node')} compared: {len(done.equal)} equal, {len(done.differing)} different"
 
 
-def _command(script: str | None, words: Sequence[str], module: bool, run: PastRun | None = None) -> list[str]:
+def _command(script: tuple[str, ...], module: bool, run: PastRun | None = None) -> list[str]:
     """What was said, or what opened the run last."""
-    if script is not None:
-        return ["-m", script, *words] if module else [script, *words]
-    if module:
+    if script:
+        return ["-m"] * module + list(script)
+    if run is None or module:
         raise click.UsageError("-m needs the name of a module.")
-    assert run is not None
     return rehearsal.command_of(run.store, run.id)
 
 
