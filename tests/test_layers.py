@@ -29,7 +29,6 @@ ORDER: list[set[str]] = [
     {"reasons"},
     {"checkpoints"},
     {"past"},
-    {"outcomes"},
     {"comparison"},
     {"intents", "reshape", "screen"},
     {"repeats", "retention"},

@@ -13,7 +13,7 @@ import re
 import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 from blake3 import blake3
 
@@ -31,7 +31,6 @@ FORMAT = "oncemore archive 1"
 _SIGNED_AS = "archive/manifest"
 _BATCH = 1 << 24  # bytes in one transaction
 _POLL = 0.05
-_OF_RUNS = ("run/", "node/", "event/")
 
 
 def export(store: Store, path: str | os.PathLike[str], runs: Sequence[str]) -> None:
@@ -41,7 +40,7 @@ def export(store: Store, path: str | os.PathLike[str], runs: Sequence[str]) -> N
     with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for key, data in _entries(store, runs):
             archive.writestr(f"entries/{len(listing)}", bytes(data))
-            listing.append({"key": key, "digest": blake3(data).hexdigest(), "sealed_as": sealed_as(key)})
+            listing.append({"key": key, "digest": blake3(data).hexdigest()})
         manifest = json.dumps({"format": FORMAT, "runs": list(runs), "entries": listing}).encode()
         archive.writestr("manifest.json", manifest)
         archive.writestr("signature", b"".join(seal([blake3(manifest).digest()], _SIGNED_AS, secret())))
@@ -80,13 +79,9 @@ def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
         for g in every.generations:
             if g.log != record.log:
                 yield from each(records.needed(g.home))
-        key = record_key(run_id)
-        data = store.get(key)
-        if data is None:
-            raise UsageError(f"there is no run {run_id!r} in {store.url}")
-        record = parse(key, data)
+        record = records.read(store, run_id)  # as it is now
         record.open = []
-        yield key, b"".join(records.sealed(key, record))
+        yield record_key(run_id), b"".join(records.sealed(record_key(run_id), record))
 
 
 def _shared_parts(store: Store, entry: str) -> list[str]:
@@ -100,61 +95,56 @@ def import_(store: Store, path: str | os.PathLike[str], *, trust: bool = False) 
     """Bring the runs of an archive into a store; their ids. A damaged archive brings nothing. Twice is once."""
     with open(path, "rb") as file:
         try:
-            archive = zipfile.ZipFile(file)
-            manifest = _verified(archive, path, trust)
+            archive = _Archive(file, os.fspath(path), trust)
         except UsageError:
             raise
         except Exception as error:  # whatever a zip file can be damaged to
             raise IntegrityError(f"the archive {os.fspath(path)} is damaged ({error}); nothing was imported") from error
-        holds = [_hold(store, f"gone/{uid}") for uid in sorted(_uids(archive, manifest))]
+        holds = [_hold(store, f"gone/{uid}") for uid in sorted(archive.uids)]
         try:
             here = {record.uid: run_id for run_id, record in records.scan(store)}
-            newer = _check_conflicts(store, archive, manifest, here)
-            _bring(store, archive, manifest, here, newer)
+            _bring(store, archive, here, _check_conflicts(store, archive, here))
         finally:
             for hold in holds:
                 hold.release()
-    runs: list[str] = manifest["runs"]
-    return runs
+    return archive.runs
 
 
-def _verified(archive: zipfile.ZipFile, path: Any, trust: bool) -> dict[str, Any]:
-    """The manifest, after every byte of the archive has been checked against it."""
-    text = archive.read("manifest.json")
-    manifest: dict[str, Any] = json.loads(text)
-    if manifest["format"] != FORMAT:
-        raise UsageError(f"{os.fspath(path)} is a {manifest['format']!r}; this oncemore reads {FORMAT!r}")
-    try:
-        signed = bytes(unseal(archive.read("signature"), _SIGNED_AS, secret())) == blake3(text).digest()
-    except IntegrityError:
-        signed = False
-    if not signed and not trust:
-        raise UsageError(
-            f"{os.fspath(path)} was not signed with your secret. Its values are pickles, which can run any code when "
-            f"loaded: import it only if you trust who made it, with trust=True"
-        )
-    for number, entry in enumerate(manifest["entries"]):
-        if blake3(archive.read(f"entries/{number}")).hexdigest() != entry["digest"]:
-            raise ValueError(f"entry {entry['key']} is altered")
-    return manifest
+class _Archive:
+    """An archive in a file, after every byte of it has been checked against its manifest.
 
+    `uids` are those of the runs of which there is something in it, `records` gives that of each run's record.
+    """
 
-def _body(data: bytes, entry: dict[str, Any]) -> Frames:
-    """An entry under our own signature. What it was signed with is not checked: the manifest vouches for it."""
-    if entry["sealed_as"] is None:
-        return [data]
-    return seal([unsigned(data)], entry["sealed_as"], secret())
+    def __init__(self, file: BinaryIO, path: str, trust: bool) -> None:
+        self._zip = zipfile.ZipFile(file)
+        text = self._zip.read("manifest.json")
+        manifest: dict[str, Any] = json.loads(text)
+        if manifest["format"] != FORMAT:
+            raise UsageError(f"{path} is a {manifest['format']!r}; this oncemore reads {FORMAT!r}")
+        try:
+            signed = bytes(unseal(self._zip.read("signature"), _SIGNED_AS, secret())) == blake3(text).digest()
+        except IntegrityError:
+            signed = False
+        if not signed and not trust:
+            raise UsageError(
+                f"{path} was not signed with your secret. Its values are pickles, which can run any code when "
+                f"loaded: import it only if you trust who made it, with trust=True"
+            )
+        self.runs: list[str] = manifest["runs"]
+        self.keys: dict[str, int] = {entry["key"]: number for number, entry in enumerate(manifest["entries"])}
+        self.records: dict[str, str] = {}
+        for entry in manifest["entries"]:
+            key, data = entry["key"], self.read(entry["key"])
+            if blake3(data).hexdigest() != entry["digest"]:
+                raise ValueError(f"entry {key} is altered")
+            if key.startswith("run/"):
+                self.records[key] = json.loads(bytes(unsigned(data)))["uid"]
+        of_runs = (key for key in self.keys if key.startswith(("node/", "event/")))
+        self.uids = {*self.records.values(), *(re.split("[/.]", key)[1] for key in of_runs)}
 
-
-def _uids(archive: zipfile.ZipFile, manifest: dict[str, Any]) -> set[str]:
-    """The runs of which there is something in an archive, by their marks."""
-    of_runs = ((n, entry["key"]) for n, entry in enumerate(manifest["entries"]) if entry["key"].startswith(_OF_RUNS))
-    return {_uid(archive, n) if key.startswith("run/") else re.split("[/.]", key)[1] for n, key in of_runs}
-
-
-def _uid(archive: zipfile.ZipFile, number: int) -> str:
-    uid: str = json.loads(bytes(unsigned(archive.read(f"entries/{number}"))))["uid"]
-    return uid
+    def read(self, key: str) -> bytes:
+        return self._zip.read(f"entries/{self.keys[key]}")
 
 
 def _hold(store: Store, key: str) -> Hold:
@@ -164,19 +154,16 @@ def _hold(store: Store, key: str) -> Hold:
     return hold
 
 
-def _check_conflicts(
-    store: Store, archive: zipfile.ZipFile, manifest: dict[str, Any], here: Mapping[str, str]
-) -> dict[str, Bytes | None]:
+def _check_conflicts(store: Store, archive: _Archive, here: Mapping[str, str]) -> dict[str, Bytes | None]:
     """The records that are to be replaced, of runs that the archive knows more of, as they are now.
 
     UsageError if an id stands for another run here, or a run went on here and there in different ways.
     """
     newer: dict[str, Bytes | None] = {}
-    for number, entry in enumerate(manifest["entries"]):
-        key: str = entry["key"]
+    for key in archive.keys:
         if key.startswith("run/"):
             present = store.get(key)
-            if present is not None and parse(key, present).uid != _uid(archive, number):
+            if present is not None and parse(key, present).uid != archive.records[key]:
                 raise UsageError(
                     f"there is another run {records.run_id_of(key)!r} in {store.url}: rename or delete it first"
                 )
@@ -184,46 +171,43 @@ def _check_conflicts(
             run_id, present = here[key.split("/")[1]], store.get(key)
             if present is None:
                 newer.setdefault(record_key(run_id), store.get(record_key(run_id)))
-            elif unsigned(present) != unsigned(archive.read(f"entries/{number}")):
+            elif unsigned(present) != unsigned(archive.read(key)):
                 raise UsageError(f"run {run_id!r} has gone on in {store.url} since, and so has that of the archive")
     return newer
 
 
-def _bring(
-    store: Store,
-    archive: zipfile.ZipFile,
-    manifest: dict[str, Any],
-    here: Mapping[str, str],
-    newer: Mapping[str, Bytes | None],
-) -> None:
+def _bring(store: Store, archive: _Archive, here: Mapping[str, str], newer: Mapping[str, Bytes | None]) -> None:
     """Entries first, in batches, then the records: killed midway, no half run is seen, and `clean` removes what was brought."""
-    absent = {f"gone/{uid}" for uid in _uids(archive, manifest) - here.keys()}
-    store.commit(put={mark: [b"1"] for mark in absent})
+    store.commit(put={f"gone/{uid}": [b"1"] for uid in archive.uids - here.keys()})
+    present = store.get_many(archive.keys, most=0)
     last: dict[str, Frames] = {}
     batch: dict[str, Frames] = {}
     expect: dict[str, Bytes | None] = {}
     size = 0
-    for number, entry in enumerate(manifest["entries"]):
-        data, key = archive.read(f"entries/{number}"), entry["key"]
+    for key in archive.keys:
+        if key in present and not key.startswith("run/"):
+            continue
+        data = archive.read(key)
         if key.startswith("run/"):
-            uid = _uid(archive, number)
+            uid = archive.records[key]
             key = record_key(here[uid]) if uid in here else key
             if uid not in here or key in newer:
-                last[key], expect[key] = _body(data, {**entry, "sealed_as": key}), newer.get(key)
-                absent.discard(
-                    f"gone/{uid}"
-                )  # what is shared with a run that is not here goes with the last that needs it
-            continue
-        if next((True for found, _ in store.scan(key, limit=1, most=0) if found == key), False):
-            continue
-        if key.startswith("need/"):
+                last[key], expect[key] = _signed(key, data), newer.get(key)
+        elif key.startswith("need/"):
             last[key] = [data]
-            continue
-        batch[key] = _body(data, entry)
-        size += len(data)
-        if size > _BATCH:
-            store.commit(put=batch)
-            batch, size = {}, 0
-    brought = [mark for mark in (f"gone/{uid}" for uid in _uids(archive, manifest)) if mark not in absent]
-    if not store.commit(put={**batch, **last}, delete=brought, expect=expect):
+        else:
+            batch[key] = _signed(key, data)
+            size += len(data)
+            if size > _BATCH:
+                store.commit(put=batch)
+                batch, size = {}, 0
+    # What is shared with a run that is not here keeps its mark: it goes with the last that needs it.
+    whole = [f"gone/{uid}" for uid in archive.uids if uid in here or uid in archive.records.values()]
+    if not store.commit(put={**batch, **last}, delete=whole, expect=expect):
         raise UsageError(f"runs of the archive were changed in {store.url} meanwhile; import it again")
+
+
+def _signed(key: str, data: bytes) -> Frames:
+    """An entry under our own signature. What it was signed with is not checked: the manifest vouches for it."""
+    name = sealed_as(key)
+    return [data] if name is None else seal([unsigned(data)], name, secret())

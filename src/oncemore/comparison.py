@@ -1,4 +1,4 @@
-"""Two runs side by side: which nodes they share, which differ and in what."""
+"""Outcomes of nodes compared, and two runs side by side: which nodes they share, which differ and in what."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .checkpoints import Checkpoint
-from .codec import Decoded
-from .errors import CodecError, NotRecorded, StoreError
+from .blobs import keeping
+from .checkpoints import CallersOwn, Checkpoint
+from .codec import Decoded, dumps, loads
+from .errors import CodecError, FingerprintError, NotRecorded, StoreError
 from .fingerprint import Part
-from .outcomes import difference, outcome
+from .fingerprint.shown import short
+from .fingerprint.values import digest
 from .past import Past
 from .reasons import Change, Facts, compared, recorded
 from .shelf import Shelf
@@ -136,3 +138,49 @@ def _nearest(node: _Node, candidates: Sequence[_Node]) -> _Node | None:
         if differing < least:
             best, least = other, differing
     return best
+
+
+# -- what came of a node: what its step returned, yielded and did, without what differs from time to time
+
+Outcome = Mapping[str, Any]
+
+
+def outcome(shelf: Shelf, entry: Decoded) -> Outcome:
+    """What an entry holds. Files in it are looked at where they are kept; those on disk stay as they are."""
+    with keeping(shelf.store, reading=True):
+        loaded = entry.load(CallersOwn._make)
+        value, effects = loaded if entry.meta.get("effects") else (loaded, {})
+        items: list[Any] = []
+        for number in range(entry.meta.get("chunks", 0)):
+            chunk = shelf.chunk(entry, number)
+            for pickled in chunk.load():
+                item, done = loads(pickled, chunk.meta.get("main", ""), CallersOwn._make)
+                items.append((item, _lasting(done)))
+        return {"result": value, **({"items": items} if items else {}), **_lasting(effects)}
+
+
+def _lasting(effects: Mapping[str, Any]) -> dict[str, Any]:
+    """Effects without their times: those of log records, and of files."""
+    found = {name: effect for name, effect in effects.items() if name != "output"}
+    if "files" in found:
+        files = [(name, kept.size, kept.mode, kept.digest) for name, kept in found["files"]["files"]]
+        found["files"] = {**found["files"], "files": files}
+    return found
+
+
+def difference(old: Outcome, new: Outcome) -> str:
+    """The first thing that differs, in a line; empty if nothing does."""
+    for name in {**old, **new}:
+        if name not in old or name not in new:
+            return f"{name} {'is new' if name in new else 'is gone'}"
+        if _identity(old[name]) != _identity(new[name]):
+            then, now = short(old[name]), short(new[name])
+            return f"{name}: {then} -> {now}" if then != now else f"{name} differs"
+    return ""
+
+
+def _identity(value: object) -> bytes:
+    try:
+        return digest(value)
+    except FingerprintError:  # no identity of its own: its pickle has to do
+        return dumps(value)

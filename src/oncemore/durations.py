@@ -1,4 +1,4 @@
-"""Durations as people write them: "90s", "5min", "2h", "1d", "1w", a number of seconds, a timedelta."""
+"""Durations and sizes for people. They write "90s", "5min", "2h", "1d", "1w", a number of seconds or a timedelta."""
 
 from __future__ import annotations
 
@@ -24,3 +24,21 @@ def seconds(duration: Duration) -> float:
     elif not isinstance(duration, bool) and duration >= 0:
         return float(duration)
     raise UsageError(f"{duration!r} is not a duration; write '90s', '5min', '2h', '1d', '1w', seconds or a timedelta")
+
+
+def duration(seconds: float) -> str:
+    """2.1 s, 3 ms, 12 min 5 s, 3 h 20 min."""
+    if seconds < 0.95:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def size(count: float) -> str:
+    """512 B, 9 MB, 1.2 GB."""
+    power = 0
+    while count >= 999.5 and power < 4:
+        count, power = count / 1000, power + 1
+    return f"{count:.{int(count < 9.95 and power > 0)}f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"

@@ -1,7 +1,7 @@
-"""Runs that are looked at: nothing is written, and a step that would run is told instead.
+"""Dry runs: nothing is written, and a step that would run ends the script instead.
 
-Processes that the script starts look, too. What they see they write into a file of notes, so that it is known however the
-script treats what comes back from them.
+Processes that the script starts do the same. What happens there is noted in a file, so that it is known whatever the script
+does with what comes back from them.
 """
 
 from __future__ import annotations
@@ -9,39 +9,63 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from collections.abc import Iterator
+from typing import Any, NamedTuple, NoReturn
 
 from . import current
+from .events import StepEvent
 from .nodes import Node
+from .records import Record
 from .runs import Run
+from .shelf import Shelf
 from .stores import Store
 from .stores.overlay import Overlay
 
-LOOK = "ONCEMORE_LOOK"  # names the notes, in the environment of processes that a script starts while it is looked at
+LOOK = "ONCEMORE_LOOK"  # names the file of notes, in the environment of processes that a script starts during a dry run
 
 
-class WouldRun(BaseException):
-    """A step would run now. No `Exception`: a script that is looked at must not take it for a failure of its own."""
+class WouldRun(NamedTuple):
+    """A step that would run now."""
 
-    def __init__(self, run: str, step: str, node: str, why: str) -> None:
-        super().__init__(run, step, node, why)
-        self.run, self.step, self.node, self.why = run, step, node, why
+    run: str
+    step: str
+    node: str
+    why: str
 
     def __str__(self) -> str:
         return f"{self.node} would run: {self.why}"
 
 
-class Look:
-    """A script that is looked at: `runs` are those that its scopes open in process `pid`, made by `kind`."""
+class Stop(BaseException):
+    """Ends the script of a dry run. Not an `Exception`: the script must not take it for a failure of its own."""
 
-    def __init__(self, notes: str, kind: Callable[..., Looking], pid: int) -> None:
-        self.notes, self.pid, self.runs = notes, pid, list[Looking]()
-        self._kind, self._overlays = kind, dict[str, Overlay]()
+
+class StepPolicy:
+    """Which steps run in the dry run of the run `run_id`: none. Subclasses let some run, and hear of their events."""
+
+    run_id = ""
+
+    def wants_fresh(self, run: Looking, node: Node, *, once: bool) -> bool:
+        """Whether a step is to run though it has a checkpoint."""
+        return False
+
+    def lets_run(self, run: Looking, node: Node, *, once: bool) -> bool:
+        return False
+
+    def heard(self, run: Looking, event: StepEvent) -> None: ...
+
+
+class Look:
+    """The dry run of one script. `runs` are those that its scopes open; `policy` counts in process `pid` only."""
+
+    def __init__(self, notes: str, policy: StepPolicy, pid: int) -> None:
+        self.notes, self.policy, self.pid = notes, policy, pid
+        self.runs: list[Looking] = []
+        self._overlays: dict[str, Overlay] = {}
 
     def new_run(self, run_id: str, store: Store, **options: Any) -> Looking:
-        make = self._kind if self.pid == os.getpid() else Looking
-        run = make(run_id, self.over(store), **options)
+        meant = self.pid == os.getpid() and run_id == self.policy.run_id
+        run = Looking(run_id, self.over(store), self.policy if meant else StepPolicy(), **options)
         self.runs.append(run)
         return run
 
@@ -52,7 +76,7 @@ class Look:
         return self._overlays.setdefault(store.url, Overlay(store))
 
     def note(self, *facts: Any) -> None:
-        with contextlib.suppress(FileNotFoundError):  # it is over, and nobody reads it any more
+        with contextlib.suppress(FileNotFoundError):  # the dry run is over
             file = os.open(self.notes, os.O_WRONLY | os.O_APPEND)
             try:
                 os.write(file, json.dumps(facts).encode() + b"\n")
@@ -66,13 +90,28 @@ class Look:
 
 
 class Looking(Run):
-    """A run whose store is only read, and whose steps do not run."""
+    """A run in a dry run: its store is only read, and its steps run only if `policy` lets them."""
 
-    def __init__(self, run_id: str, store: Overlay, **options: Any) -> None:
+    def __init__(self, run_id: str, store: Overlay, policy: StepPolicy, **options: Any) -> None:
         options["retention"] = None
         super().__init__(run_id, store, **options)
+        self._below, self._policy = store.below, policy
+        self.on(StepEvent, lambda event: policy.heard(self, event))
+
+    def use(self, record: Record) -> None:
+        super().use(record)
+        self._stored = self.shelves(self._below, record)
+
+    def stored(self, node: Node) -> Shelf:
+        """The node's entries in the store itself, whatever the dry run has written over them."""
+        return self._stored[node.owner == "shared"]
+
+    def wants_fresh(self, node: Node, *, once: bool) -> bool:
+        return super().wants_fresh(node, once=once) or self._policy.wants_fresh(self, node, once=once)
 
     def will_run(self, node: Node, why: str, *, once: bool) -> None:
+        if self._policy.lets_run(self, node, once=once):
+            return
         shelf = self.shelf_of(node)
         intent = shelf.read(shelf.intent_key(node.idempotency_key)) if once else None
         if intent is not None and intent.meta.get("settled"):
@@ -90,30 +129,36 @@ class Looking(Run):
 
 
 def would_run(step: str, why: str, *, run: str = "", node: str = "") -> NoReturn:
-    """Stop the script that is looked at: here a step would run."""
-    stop = WouldRun(run, step, node or step, why)
+    """End the script of a dry run: here a step would run."""
+    found = WouldRun(run, step, node or step, why)
     if current.rehearsal is not None:
-        current.rehearsal.note("would run", *stop.args)
-    raise stop
+        current.rehearsal.note("would run", *found)
+    raise Stop(str(found))
+
+
+def enough(why: str = "") -> NoReturn:
+    """End the script of a dry run: nothing more is to be learned, or not for that reason."""
+    current.rehearsal.note("enough", why)
+    raise Stop(why)
 
 
 def called_plainly(step: str) -> None:
-    """A step is about to run outside a scope: not while a script is looked at."""
+    """A step is about to run outside a scope: not in a dry run."""
     if current.rehearsal is not None:
         would_run(step, "it is called outside a scope, where nothing is kept")
 
 
 def new_run(run_id: str, store: Store, **options: Any) -> Run:
-    """A run, or while a script is only looked at, one to look at."""
+    """A run; during a dry run, one that only looks."""
     look: Look | None = current.rehearsal
     return Run(run_id, store, **options) if look is None else look.new_run(run_id, store, **options)
 
 
 def over(store: Store) -> Store:
-    """The store, or while a script is only looked at, an overlay over it."""
+    """The store; during a dry run, an overlay over it."""
     return store if current.rehearsal is None else current.rehearsal.over(store)
 
 
-if os.environ.get(LOOK):  # started by a script that is looked at
-    current.rehearsal = Look(os.environ[LOOK], Looking, 0)
+if os.environ.get(LOOK):  # started by a script in a dry run
+    current.rehearsal = Look(os.environ[LOOK], StepPolicy(), 0)
     current.engage(current.rehearsal)

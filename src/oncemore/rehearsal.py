@@ -6,24 +6,21 @@ What it does outside of steps, it does. What it prints goes to standard error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from blake3 import blake3
 
 from . import records
-from .errors import UsageError
-from .events import Event, StepAdopted, StepCompleted
-from .looking import Looking
-from .nodes import Kept, Node
-from .outcomes import difference, outcome
-from .reasons import Reason
+from .comparison import difference, outcome
+from .errors import CodecError, StoreError, UsageError
+from .events import Event, StepAdopted, StepCompleted, StepEvent, StepFailed, StepNotKept
+from .looking import Looking, StepPolicy, enough
+from .nodes import Node
 from .records import Record
-from .shelf import Shelf
-from .stage import Rehearsal, enough
+from .stage import rehearse
 from .stores import Store
-from .stores.overlay import Overlay
 from .surroundings.state import ABSENT
 
 Progress = Callable[[str, str], object]  # a node that was compared, and how it differs if it does
@@ -60,27 +57,23 @@ def plan(script: str, arguments: Sequence[str] = ()) -> Plan:
 
     With `script="-m"` the first argument is the name of a module, as for Python. No step's body runs.
     """
-    rehearsal = Rehearsal(Looking)
-    rehearsal.perform(script, arguments)
-    counts: dict[str, tuple[int, float]] = {}
-    here = [(step, times, run._saved[step]) for run in rehearsal.runs for step, times in run.reused.items()]
-    for step, times, saved in (*here, *((step, 1, saved) for step, saved in rehearsal.elsewhere)):
-        before = counts.get(step, (0, 0.0))
-        counts[step] = before[0] + times, before[1] + saved
-    reused = [(step, *told) for step, told in counts.items()]
+    rehearsal = rehearse(script, arguments, StepPolicy())
+    times, saved = Counter[str](), defaultdict[str, float](float)
+    for run in rehearsal.runs:
+        times.update(run.reused)
+        for step, seconds in run._saved.items():
+            saved[step] += seconds
+    for step, seconds in rehearsal.elsewhere:
+        times[step] += 1
+        saved[step] += seconds
+    reused = [(step, count, saved[step]) for step, count in times.items()]
     stop, opened = rehearsal.stop, [run for run in rehearsal.runs if run.id]
     if stop is None:
         return Plan(run=opened[-1].id if opened else None, reused=reused, trouble=rehearsal.end)
     events = [event for run in opened[::-1] if run.id == stop.run for event in run.events()]
     took = [event.seconds for event in events if isinstance(event, StepCompleted) and event.step == stop.step]
-    return Plan(
-        run=stop.run or None,
-        reused=reused,
-        step=stop.step,
-        node=stop.node,
-        why=stop.why,
-        took=took[-1] if took else None,
-    )
+    about = {**stop._asdict(), "run": stop.run or None}
+    return Plan(reused=reused, took=took[-1] if took else None, **about)
 
 
 def audit(
@@ -91,17 +84,10 @@ def audit(
     Steps with effect="once" are not run, nor what a finished `run.loop` did. What a step that differs leads to cannot be compared:
     there it ends. Steps in other processes are not compared.
     """
-    found = Audit()
-
-    def kind(opened: str, *given: Any, **options: Any) -> Looking:
-        if opened != run_id:
-            return Looking(opened, *given, **options)
-        return _Auditing(sample, found, progress, opened, *given, **options)
-
-    rehearsal = Rehearsal(kind)
-    rehearsal.perform(script, arguments)
+    policy = _Auditing(run_id, progress, sample)
+    rehearsal = rehearse(script, arguments, policy)
     rehearsal.check(run_id, script)
-    return Audit(equal=found.equal, differing=found.differing, stopped=rehearsal.end)
+    return Audit(equal=policy.equal, differing=policy.differing, stopped=rehearsal.end)
 
 
 def adopt(
@@ -120,22 +106,16 @@ def adopt(
     with which every node came out equal. Nothing is adopted if a node differs from all, or if `stopped` says why there was
     too little to compare.
     """
-    found, codes = Audit(), dict[tuple[str, str], bool]()
-
-    def kind(opened: str, *given: Any, **options: Any) -> Looking:
-        if opened != run_id:
-            return Looking(opened, *given, **options)
-        return _Adopting(step, verify, codes, found, progress, opened, *given, **options)
-
-    rehearsal = Rehearsal(kind)
-    rehearsal.perform(script, arguments)
+    policy = _Adopting(run_id, progress, step, verify)
+    rehearsal = rehearse(script, arguments, policy)
     rehearsal.check(run_id, script, store)
+    found = Audit(equal=policy.equal, differing=policy.differing)
     if found.differing:
         return found
-    pairs = [[step, *pair] for pair, equal in sorted(codes.items()) if equal]
+    pairs = [[step, *pair] for pair, equal in sorted(policy.codes.items()) if equal]
     if not pairs or (rehearsal.end and len(found.equal) < verify):
-        none = f"no {'single earlier code does the same' if codes else f'call of {step} is kept under another code'}"
-        return Audit(equal=found.equal, stopped=rehearsal.end or none)
+        lacking = "single earlier code does the same" if policy.codes else f"call of {step} is kept under another code"
+        return Audit(equal=found.equal, stopped=rehearsal.end or f"no {lacking}")
 
     def change(record: Record) -> list[Event]:
         record.adopted = [*(each for each in record.adopted if each not in pairs), *pairs]
@@ -153,111 +133,104 @@ def command_of(store: Store, run_id: str) -> list[str]:
     return script
 
 
-class _Comparing(Looking):
-    """A run some of whose steps run, to be compared with what is kept of them."""
+class _Comparing(StepPolicy):
+    """Compares what steps of one run do with what is kept of them.
 
-    def __init__(self, found: Audit, progress: Progress | None, run_id: str, store: Overlay, **options: Any) -> None:
-        super().__init__(run_id, store, **options)
-        self._found, self._progress = found, progress
+    `codes` says for each pair of an earlier code and the present one whether all nodes came out equal.
+    """
 
-    def use(self, record: Record) -> None:
-        super().use(record)
-        assert isinstance(self.store, Overlay)
-        self._kept, self._kept_shared = self.shelves(self.store.below, record)
+    def __init__(self, run_id: str, progress: Progress | None) -> None:
+        self.run_id, self._progress = run_id, progress
+        self.equal: list[str] = []
+        self.differing: list[tuple[str, str]] = []
+        self.codes: dict[tuple[str, str], bool] = {}
 
-    def kept_of(self, node: Node) -> Shelf:
-        """Where the node's checkpoint is kept, whatever has been written over it since."""
-        return self._kept_shared if node.owner == "shared" else self._kept
-
-    def compared_with(self, node: Node) -> list[Node]:
-        """The nodes whose checkpoints a node that ran is compared with; it has to be equal to one."""
+    def counterparts(self, run: Looking, node: Node) -> list[Node]:
+        """The nodes whose checkpoints a node is compared with: it has to be equal to one of them."""
         return [node]
 
-    def record(self, node: Node, kept: Kept, *, reason: Reason, seconds: float) -> None:
-        super().record(node, kept, reason=reason, seconds=seconds)
-
-        def read(name: str) -> str:
-            return kept.reads.get(name, ABSENT)
-
-        shelf, below = self.shelf_of(node), self.kept_of(node)
-        new = shelf.find(node, read).entry
-        if new is None:
-            return  # that is told already
-        came, found = outcome(shelf, new), dict[Node, str]()
-        for other in self.compared_with(node):
-            old = below.find(other, read).entry
-            unlike = "it reads other state than when it was kept"
-            found[other] = unlike if old is None else difference(outcome(below, old), came)
-        self.compared(node, found)
-        self.judge(node, "" if "" in found.values() else next(iter(found.values())))
-
-    def compared(self, node: Node, found: Mapping[Node, str]) -> None:
-        """How a node differs from each of those that it was compared with."""
-
-    def not_kept(self, node: Node, why: str, *, seconds: float) -> None:
-        super().not_kept(node, why, seconds=seconds)
-        self.judge(node, f"its result cannot be kept any more: {why}")
-
-    def record_failure(self, node: Node, error: Exception, *, reason: Reason, seconds: float) -> None:
-        super().record_failure(node, error, reason=reason, seconds=seconds)
-        self.judge(node, f"it fails: {type(error).__name__}: {error}")
-
-    def judge(self, node: Node, said: str) -> None:
-        """A node was compared, and is equal or differs as `said`."""
-        if said:
-            self._found.differing.append((node.id, said))
+    def heard(self, run: Looking, event: StepEvent) -> None:
+        if isinstance(event, StepCompleted):
+            differs = self._compare(run, event)
+        elif isinstance(event, StepNotKept):
+            differs = f"its result cannot be kept any more: {event.reason}"
+        elif isinstance(event, StepFailed):
+            differs = f"it fails: {event.error}"
         else:
-            self._found.equal.append(node.id)
+            return
+        if differs:
+            self.differing.append((event.node, differs))
+        else:
+            self.equal.append(event.node)
         if self._progress is not None:
-            self._progress(node.id, said)
+            self._progress(event.node, differs)
+
+    def _compare(self, run: Looking, event: StepCompleted) -> str:
+        shelf = run.shared if event.entry.startswith("shared/") else run.shelf
+        node, new = shelf.node(event.step, *event.fingerprint.split(".")), shelf.read(event.entry)
+        assert new is not None
+        reads, came = new.meta.get("reads", {}), outcome(shelf, new)
+        found: list[str] = []
+        for other in self.counterparts(run, node):
+            try:
+                old = run.stored(node).find(other, lambda name: reads.get(name, ABSENT)).entry
+                unlike = "it reads other state than when it was kept"
+                found.append(unlike if old is None else difference(outcome(run.stored(node), old), came))
+            except (CodecError, StoreError) as error:
+                found.append(f"it cannot be compared: {error}")
+            pair = other.code, node.code
+            self.codes[pair] = self.codes.get(pair, True) and not found[-1]
+        return "" if "" in found else found[0]
 
 
 class _Auditing(_Comparing):
-    def __init__(self, sample: float, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    """Runs a share of the nodes that are kept."""
+
+    def __init__(self, run_id: str, progress: Progress | None, sample: float) -> None:
+        super().__init__(run_id, progress)
         self._sample = sample
 
-    def wants_fresh(self, node: Node, *, once: bool) -> bool:
+    def wants_fresh(self, run: Looking, node: Node, *, once: bool) -> bool:
         drawn = int.from_bytes(blake3(node.key.encode()).digest(length=4), "big") / 2**32  # the same whenever asked
-        return not once and drawn < self._sample and node.key not in self.passed and self._is_kept(node)
+        return drawn < self._sample and node.key not in run.passed and self.lets_run(run, node, once=once)
 
-    def will_run(self, node: Node, why: str, *, once: bool) -> None:
-        if once or not self._is_kept(node):
-            super().will_run(node, why, once=once)
-
-    def _is_kept(self, node: Node) -> bool:
-        return self.kept_of(node).find(node, self.state.digest).entry is not None
+    def lets_run(self, run: Looking, node: Node, *, once: bool) -> bool:
+        try:
+            return not once and run.stored(node).find(node, run.state.digest).entry is not None
+        except StoreError:  # the call's own look-up tells of the damage
+            return False
 
 
 class _Adopting(_Comparing):
-    def __init__(self, step: str, verify: int, codes: dict[tuple[str, str], bool], *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self._step, self._verify, self._codes = step, verify, codes
+    """Runs calls of one step that are kept under earlier codes."""
 
-    def will_run(self, node: Node, why: str, *, once: bool) -> None:
-        earlier = self.compared_with(node) if node.step == self._step else []
+    def __init__(self, run_id: str, progress: Progress | None, step: str, verify: int) -> None:
+        super().__init__(run_id, progress)
+        self._step, self._verify = step, verify
+
+    def lets_run(self, run: Looking, node: Node, *, once: bool) -> bool:
+        earlier = self.counterparts(run, node) if node.step == self._step else []
         if not earlier:
-            super().will_run(node, why, once=once)
-        elif node.owner == "shared":
+            return False
+        if node.owner == "shared":
             enough(f"step {node.step} keeps results for all runs: what one run adopts cannot count for the others")
-        elif len(self._found.equal) >= self._verify:  # also if the script went on though that was enough
-            self._codes.update({} if self._verify else {(earlier[0].code, node.code): True})
-            enough()
-        elif once:
+        if not self._verify:
+            self.codes[earlier[0].code, node.code] = True
+        self._end()  # also if the script went on though that was enough
+        if once:
             enough(f"step {node.step} has effect='once': it is not run again to compare; adopt it with --verify 0")
+        return True
 
-    def compared_with(self, node: Node) -> list[Node]:
+    def counterparts(self, run: Looking, node: Node) -> list[Node]:
         """The same call under earlier codes, the newest first."""
-        alike = [pair for pair in self.kept_of(node).others(node) if pair[0].arguments == node.arguments]
+        alike = [pair for pair in run.stored(node).others(node) if pair[0].arguments == node.arguments]
         newest = sorted(alike, key=lambda pair: pair[1].time, reverse=True)
         return list({other.code: other for other, _ in newest}.values())
 
-    def compared(self, node: Node, found: Mapping[Node, str]) -> None:
-        for other, said in found.items():
-            pair = other.code, node.code
-            self._codes[pair] = self._codes.get(pair, True) and not said
+    def heard(self, run: Looking, event: StepEvent) -> None:
+        super().heard(run, event)
+        self._end()
 
-    def judge(self, node: Node, said: str) -> None:
-        super().judge(node, said)
-        if said or len(self._found.equal) >= self._verify:
+    def _end(self) -> None:
+        if self.differing or len(self.equal) >= self._verify:
             enough()

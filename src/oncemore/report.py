@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from . import events
+from .durations import duration, size
 from .errors import is_terminal, warn
 from .nodes import NEW
 from .screen import Lines, Live, Piece, lines_on
@@ -294,21 +295,3 @@ def _place(url: str) -> str:
         return f".{path[len(here) :]}" if path.startswith(here + os.sep) else path
     user, at, host = rest.rpartition("@")
     return f"{scheme}://{user.partition(':')[0]}{at}{host}"
-
-
-def duration(seconds: float) -> str:
-    """2.1 s, 3 ms, 12 min 5 s, 3 h 20 min."""
-    if seconds < 0.95:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 99.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def size(count: float) -> str:
-    """512 B, 9 MB, 1.2 GB."""
-    power = 0
-    while count >= 999.5 and power < 4:
-        count, power = count / 1000, power + 1
-    return f"{count:.{int(count < 9.95 and power > 0)}f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"

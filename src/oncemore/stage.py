@@ -1,4 +1,4 @@
-"""Where a script is run as Python would, to look at it; this process is afterwards as it was."""
+"""Runs a script in this process as `python script.py` would, as a dry run, and restores the state of the process afterwards."""
 
 from __future__ import annotations
 
@@ -12,64 +12,51 @@ import tempfile
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import thread as pools
-from typing import NoReturn
+from typing import Any, NamedTuple
 
 from . import current
 from .errors import UsageError
-from .looking import LOOK, Look, Looking, WouldRun
+from .looking import LOOK, Look, Looking, StepPolicy, Stop, WouldRun
 from .stores import Store
 
 
-class _Enough(BaseException):
-    """Nothing more is to be learned."""
+class Rehearsal(NamedTuple):
+    """What came of the dry run of a script.
 
-
-def enough(why: str = "") -> NoReturn:
-    """End the script that is looked at."""
-    current.rehearsal.note("enough", why)
-    raise _Enough
-
-
-class Rehearsal:
-    """One script, run to look; `kind` makes the runs that its scopes open.
-
-    `stop` is the first step that would have run, `end` says why the script did not come to its end, unless that was enough.
+    `elsewhere` are the steps reused in processes that the script started, with the seconds saved; `stop` is the first step that
+    would have run; `end` says why the script did not come to its end, unless that was enough.
     """
 
-    def __init__(self, kind: Callable[..., Looking]) -> None:
-        self._kind = kind
-        self.runs: list[Looking] = []
-        self.elsewhere: list[
-            tuple[str, float]
-        ] = []  # steps reused in processes that the script started, and seconds saved
-        self.stop: WouldRun | None = None
-        self.end: str | None = None
-
-    def perform(self, script: str, arguments: Sequence[str]) -> None:
-        """Run the script, or with "-m" the module that its first argument names."""
-        with tempfile.NamedTemporaryFile(prefix="oncemore-") as notes:
-            look, threads = Look(notes.name, self._kind, os.getpid()), threading.enumerate()
-            with _printing_aside(), _in_force(look), _as_main(script, arguments) as main:
-                self.end = _run(main)
-                _wait_for_others_than(threads)
-            self.runs, self.elsewhere = look.runs, [(step, seconds) for step, seconds in look.noted("reused")]
-            stops = list(look.noted("would run"))
-            over = list(look.noted("enough"))
-        if stops:
-            self.stop = WouldRun(*stops[0])
-            self.end = str(self.stop)
-        elif over:
-            self.end = over[0][0] or None
+    runs: list[Looking]
+    elsewhere: list[list[Any]]
+    stop: WouldRun | None
+    end: str | None
 
     def check(self, run_id: str, script: str, store: Store | None = None) -> None:
         """UsageError if the script does not open that run (there)."""
         places = [run.store.url for run in self.runs if run.id == run_id]
-        why = f" ({self.end})" if self.end else ""
         if not places:
             runs = ", ".join(sorted({run.id for run in self.runs if run.id})) or "none"
+            why = f" ({self.end})" if self.end else ""
             raise UsageError(f"{script} does not open the run {run_id}; it opens: {runs}{why}")
         if store is not None and store.url not in places:
             raise UsageError(f"{script} opens the run {run_id} in another store: {places[0]}, not {store.url}")
+
+
+def rehearse(script: str, arguments: Sequence[str], policy: StepPolicy) -> Rehearsal:
+    """Run the script, or with "-m" the module that its first argument names, as a dry run."""
+    with tempfile.NamedTemporaryFile(prefix="oncemore-") as notes:
+        look, threads = Look(notes.name, policy, os.getpid()), threading.enumerate()
+        with _printing_aside(), _in_force(look), _as_main(script, arguments) as main:
+            end = _run(main)
+            _wait_for_others_than(threads)
+        stop = next((WouldRun(*fact) for fact in look.noted("would run")), None)
+        over = next(look.noted("enough"), None)
+        if stop is not None:
+            end = str(stop)
+        elif over is not None:
+            end = over[0] or None
+        return Rehearsal(look.runs, list(look.noted("reused")), stop, end)
 
 
 def _run(main: Callable[[], object]) -> str | None:
@@ -125,19 +112,19 @@ def _is_module(name: str) -> bool:
 
 @contextlib.contextmanager
 def _in_force(look: Look) -> Generator[None, None, None]:
-    """Look, in this process and those that it starts."""
-    before, told = current.rehearsal, threading.excepthook
+    """Make it a dry run, in this process and those that it starts."""
+    before, hook = current.rehearsal, threading.excepthook
 
-    def tell(failed: threading.ExceptHookArgs) -> None:
-        if not issubclass(failed.exc_type, (WouldRun, _Enough)):  # those are for us, not for the user
-            told(failed)
+    def print_failure(failed: threading.ExceptHookArgs) -> None:
+        if not issubclass(failed.exc_type, Stop):  # that is for us, not for the user
+            hook(failed)
 
-    current.rehearsal, threading.excepthook, os.environ[LOOK] = look, tell, look.notes
+    current.rehearsal, threading.excepthook, os.environ[LOOK] = look, print_failure, look.notes
     current.engage(look)
     try:
         yield
     finally:
-        current.rehearsal, threading.excepthook = before, told
+        current.rehearsal, threading.excepthook = before, hook
         os.environ.pop(LOOK, None)
 
 

@@ -6,18 +6,18 @@ Jobs may run meanwhile: what looks wrong is looked at a second time, and only wh
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Literal, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
 
 from . import records
 from .blobs import use
 from .checkpoints import Checkpoint, fold
 from .codec import Decoded, unseal
-from .errors import CheckpointWarning, IntegrityError, UsageError
+from .errors import CheckpointWarning, IntegrityError
 from .events import RunImported, StepForgotten
-from .records import Record, read_log, run_id_of, sealed_as
+from .records import Record, home_of, read_log, run_id_of, sealed_as
 from .reshape import owners
 from .secret import secret
 from .stores import Bytes, Store
@@ -57,16 +57,6 @@ class Verified:
         return all(finding.kind == "orphan" for finding in self.findings)
 
 
-@dataclass
-class _Seen:
-    """What the walk over all entries remembers of them."""
-
-    keys: set[str] = field(default_factory=set[str])
-    bytes: int = 0
-    damaged: dict[str, str] = field(default_factory=dict[str, str])
-    parts: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])  # of what has items or blobs
-
-
 @runtime_checkable
 class Littered(Protocol):
     """A store that can have files which belong to no entry."""
@@ -78,116 +68,157 @@ def verify(store: Store, progress: Progress | None = None) -> Verified:
     """See `History.verify`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CheckpointWarning)  # what they would tell is found
-        return _verify(store, progress or (lambda done, all: None))
+        verifier = _Verifier(store)
+        verifier.walk(progress or (lambda done, all: None))
+        found = verifier.look()
+        if found:
+            first = set(found)
+            found = [finding for finding in verifier.look() if finding in first]
+        entries, runs = len(verifier.keys), len(verifier.runs)
+        return Verified(entries=entries, bytes=verifier.bytes, runs=runs, findings=(*verifier.damaged(), *found))
 
 
-def _verify(store: Store, progress: Progress) -> Verified:
-    seen = _walk(store, progress)
-    runs = dict(records.scan(store))
-    owner = {record.uid: run_id for run_id, record in runs.items()}
-    findings = [
-        Finding(kind="damaged", key=key, said=said, run=_run_of(key, owner)) for key, said in seen.damaged.items()
-    ]
-    findings += _gaps(store, seen.keys, owner)
-    for run_id in runs:
-        findings += _twice(partial(_missing_of_run, store, run_id, seen.keys))
-    for key in seen.parts:
-        findings += _twice(partial(_missing_parts, store, key, _run_of(key, owner), seen.keys))
-    findings += _twice(partial(_orphans, store, seen))
-    if isinstance(store, Littered):
-        said = "a file that belongs to no entry"
-        findings += (Finding(kind="orphan", key=name, said=said) for name in store.orphans())
-    return Verified(entries=len(seen.keys), bytes=seen.bytes, runs=len(runs), findings=tuple(findings))
+class _Verifier:
+    """What is known of all entries of a store after the walk over them, and what is wrong with them."""
 
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.keys: set[str] = set()
+        self.bytes = 0
+        self.runs: dict[str, str] = {}  # their ids, by uid
+        self._altered: dict[str, str] = {}
+        self._parts: dict[str, list[str]] = {}  # the chunks and blobs that an entry needs, with the marks of these
 
-def _walk(store: Store, progress: Progress) -> _Seen:
-    """Check every signature."""
-    total = sum(1 for _ in store.scan("", most=0))
-    seen = _Seen()
-    for key, data in store.scan(""):
-        try:
-            data = store.get(key) if data is None else data  # damaged, or gone meanwhile: this tells
-            if data is None:
+    def walk(self, progress: Progress) -> None:
+        """Check every signature."""
+        total = sum(1 for _ in self.store.scan("", most=0))
+        for key, data in self.store.scan(""):
+            try:
+                data = self.store.get(key) if data is None else data  # damaged, or gone meanwhile: this tells
+                if data is None:
+                    continue
+                self.bytes += len(data)
+                self._check(key, data)
+            except IntegrityError as error:
+                self._altered[key] = str(error)
+            self.keys.add(key)
+            progress(len(self.keys), max(total, len(self.keys)))
+
+    def _check(self, key: str, data: Bytes) -> None:
+        kind, name = key.partition("/")[0], sealed_as(key)
+        if name is None or kind == "damaged" or kind not in _KINDS:
+            return
+        if kind not in ("node", "shared"):
+            unseal(data, name, secret())
+        elif parts := _parts(key, data):
+            self._parts[key] = parts
+
+    def damaged(self) -> list[Finding]:
+        """The entries whose signatures are wrong."""
+        found = self._altered.items()
+        return [Finding(kind="damaged", key=key, said=said, run=self._run_of(key)) for key, said in found]
+
+    def look(self) -> list[Finding]:
+        """What runs refer to that is not there, and what is there that nothing refers to."""
+        runs = dict(records.scan(self.store))
+        self.runs = {record.uid: run_id for run_id, record in runs.items()}
+        missing = [(key, said, self._run_of(at)) for key, said, at in (*self._gaps(), *self._missing_parts())]
+        for run_id, record in runs.items():
+            missing += ((key, said, run_id) for key, said in self._missing_of_run(run_id, record))
+        findings = [Finding(kind="dangling", key=key, said=said, run=run) for key, said, run in missing]
+        return findings + [Finding(kind="orphan", key=key, said=said) for key, said in self._orphans(runs.values())]
+
+    def _run_of(self, key: str) -> str:
+        """The id of the run that an entry belongs to, if it belongs to one that is there."""
+        kind, _, rest = key.partition("/")
+        if kind == "run":
+            return run_id_of(key)
+        return self.runs.get(rest.partition("/")[0].partition(".")[0], "") if kind in ("node", "event") else ""
+
+    def _is_there(self, key: str) -> bool:
+        return not key or key in self.keys or key in self.store.get_many([key], most=0)
+
+    def _gaps(self) -> Iterator[tuple[str, str, str]]:
+        """Events are numbered without gaps."""
+        logs: dict[str, set[int]] = {}
+        for key in self.keys:
+            if key.startswith("event/"):
+                log, _, digits = key.rpartition("/")
+                logs.setdefault(log, set()).add(int(digits, 16))
+        for log, numbers in sorted(logs.items()):
+            for number in sorted(set(range(1, max(numbers) + 1)) - numbers):
+                key = f"{log}/{number:016x}"
+                if not self._is_there(key) and any(True for _ in self.store.scan(f"{log}/", limit=1)):
+                    yield key, f"event {number} is gone from its log", key
+
+    def _missing_of_run(self, run_id: str, record: Record) -> Iterator[tuple[str, str]]:
+        """What a run's record and events tell of and is not there."""
+        for owner in sorted(owners(record) - {record.uid}):
+            mark = f"need/{owner}/{record.uid}"
+            if not self._is_there(mark):
+                yield mark, "the mark is gone that keeps what this fork shares"
+        checkpoints = fold(self.store, run_id, record)
+        absent = _Absent(self.store, record)  # read after them: it knows at least as much
+        for checkpoint in checkpoints:
+            if not self._is_there(checkpoint.entry) and not absent.result(checkpoint):
+                yield checkpoint.entry, f"the result of checkpoint {checkpoint.id} is gone"
+            if not self._is_there(checkpoint.snapshot) and not absent.state(checkpoint):
+                yield checkpoint.snapshot, f"the state of checkpoint {checkpoint.id} is gone"
+
+    def _missing_parts(self) -> Iterator[tuple[str, str, str]]:
+        """The chunks and blobs that an entry needs and that are not there."""
+        for key, parts in self._parts.items():
+            missing = [part for part in parts if not self._is_there(part)]
+            try:
+                data = self.store.get(key) if missing else None  # it may have been replaced since
+                needed = [] if data is None else _parts(key, data)
+            except IntegrityError:
+                continue  # another finding
+            yield from ((part, f"{key} needs it", key) for part in missing if part in needed)
+
+    def _orphans(self, runs: Iterable[Record]) -> Iterator[tuple[str, str]]:
+        """What nothing refers to. A step that is under way may be about to: then its parts are not told of."""
+        busy = any(records.status(self.store, record) == "running" for record in runs)
+        needed = {mark.split("/")[1] for mark, _ in self.store.scan("need/", most=0) if mark.count("/") > 1}
+        gone = {mark.partition("/")[2] for mark, _ in self.store.scan("gone/", most=0)}
+        uids = {*self.runs, *needed, *gone, "shared"}
+        used = {"/".join(mark.split("/")[1:3]) for mark, _ in self.store.scan("use/", most=0) if mark.count("/") > 2}
+        parts = {part for parts in self._parts.values() for part in parts}
+        found: Counter[tuple[str, str]] = Counter()
+        for key in sorted(self.keys):
+            kind, _, rest = key.partition("/")
+            uid = rest.partition("/")[0].partition(".")[0]
+            if kind not in _KINDS:
+                found[key, "is nothing of oncemore's"] += 1
+            elif kind == "damaged":
+                found[key, "was set aside because it could not be trusted"] += 1
+            elif kind in ("node", "event") and uid not in uids:
+                found[f"{kind}/{uid}", "belongs to a run that is not there"] += 1
+            elif kind == "gone" and uid not in needed:
+                found[key, "was left by a removal that was cut off; the next one completes it"] += 1
+            elif kind == "need" and "/" in rest and rest.rpartition("/")[2] not in self.runs:
+                found[key, "marks what a fork shares that is not there"] += 1
+            elif busy:
                 continue
-            seen.bytes += len(data)
-            _check(key, data, seen)
-        except IntegrityError as error:
-            seen.damaged[key] = str(error)
-        seen.keys.add(key)
-        progress(len(seen.keys), max(total, len(seen.keys)))
-    return seen
+            elif kind == "pending":
+                found[key, "was left by a step that was cut off; the next clean-up removes it"] += 1
+            elif kind == "blob" and key not in used:
+                found[key, "is a part of a file that no checkpoint needs"] += 1
+            elif "/#/" in key and key not in parts:
+                found[key.rpartition("/")[0] + "/", "are items of a generator that no checkpoint needs"] += 1
+        for (prefix, said), count in found.items():
+            if any(True for _ in self.store.scan(prefix, limit=1, most=0)):  # not removed meanwhile
+                yield prefix, said if count == 1 else f"{said} ({count} entries)"
+        if isinstance(self.store, Littered):
+            yield from ((name, "a file that belongs to no entry") for name in self.store.orphans())
 
 
-def _check(key: str, data: Bytes, seen: _Seen) -> None:
-    kind, name = key.partition("/")[0], sealed_as(key)
-    if name is None or kind == "damaged" or kind not in _KINDS:
-        return
-    if kind in ("node", "shared"):
-        meta = Decoded(data, key=key, secret=secret()).meta
-        if meta.keys() & {"items", "blobs"}:
-            seen.parts[key] = {part: meta[part] for part in ("items", "chunks", "blobs") if part in meta}
-    else:
-        unseal(data, name, secret())
-
-
-def _run_of(key: str, owner: dict[str, str]) -> str:
-    """The id of the run that an entry belongs to, if it belongs to one that is there."""
-    kind, _, rest = key.partition("/")
-    if kind == "run":
-        return run_id_of(key)
-    return owner.get(rest.partition("/")[0].partition(".")[0], "") if kind in ("node", "event") else ""
-
-
-def _twice(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """What is found both times: a job may have changed something while we looked."""
-    first = list(look())
-    return [finding for finding in look() if finding in first] if first else []
-
-
-def _dangling(key: str, said: str, run_id: str) -> Finding:
-    return Finding(kind="dangling", key=key, said=said, run=run_id)
-
-
-def _is_there(store: Store, key: str, keys: set[str]) -> bool:
-    return not key or key in keys or any(found == key for found, _ in store.scan(key, limit=1, most=0))
-
-
-def _gaps(store: Store, keys: set[str], owner: dict[str, str]) -> Iterator[Finding]:
-    """Events are numbered without gaps."""
-    logs: dict[str, list[int]] = {}
-    for key in keys:
-        if key.startswith("event/"):
-            log, _, digits = key.rpartition("/")
-            logs.setdefault(log, []).append(int(digits, 16))
-    for log, numbers in sorted(logs.items()):
-        absent = set(range(1, max(numbers) + 1)) - set(numbers)
-        for number in sorted(absent):
-            key = f"{log}/{number:016x}"
-            if store.get(key) is None and any(True for _ in store.scan(f"{log}/", limit=1)):
-                yield _dangling(key, f"event {number} is gone from its log", _run_of(key, owner))
-
-
-def _missing_of_run(store: Store, run_id: str, keys: set[str]) -> list[Finding]:
-    """What a run's record and events tell of and is not there."""
-    try:
-        record = records.read(store, run_id)
-    except (UsageError, IntegrityError):
-        return []  # deleted meanwhile, or told already
-    found: list[Finding] = []
-    for owner in sorted(owners(record) - {record.uid}):
-        mark = f"need/{owner}/{record.uid}"
-        if not _is_there(store, mark, keys):
-            found.append(_dangling(mark, "the mark is gone that keeps what this fork shares", run_id))
-    checkpoints = fold(store, run_id, record)
-    absent = _Absent(store, record)  # read after them: it knows at least as much
-    for checkpoint in checkpoints:
-        if not _is_there(store, checkpoint.entry, keys) and not absent.result(checkpoint):
-            said = f"the result of checkpoint {checkpoint.id} is gone"
-            found.append(_dangling(checkpoint.entry, said, run_id))
-        if not _is_there(store, checkpoint.snapshot, keys) and not absent.state(checkpoint):
-            said = f"the state of checkpoint {checkpoint.id} is gone"
-            found.append(_dangling(checkpoint.snapshot, said, run_id))
-    return found
+def _parts(key: str, data: Bytes) -> list[str]:
+    """The keys of the chunks and blobs that an entry needs, and of the marks that keep these."""
+    meta = Decoded(data, key=key, secret=secret()).meta
+    chunks = [f"{meta['items']}{number:08x}" for number in range(meta["chunks"])] if "items" in meta else []
+    home = home_of(key)
+    return chunks + [part for blob in meta.get("blobs", ()) for part in (blob, *use(home, key, blob))]
 
 
 class _Absent:
@@ -211,59 +242,3 @@ class _Absent:
 
     def state(self, checkpoint: Checkpoint) -> bool:
         return checkpoint.number < self._imported.get(checkpoint.log, 0)
-
-
-def _missing_parts(store: Store, key: str, run_id: str, keys: set[str]) -> list[Finding]:
-    """The chunks and blobs that an entry needs and that are not there."""
-    try:
-        data = store.get(key)
-        meta = {} if data is None else Decoded(data, key=key, secret=secret()).meta
-    except IntegrityError:
-        return []  # told already
-    wanted = [f"{meta['items']}{number:08x}" for number in range(meta["chunks"])] if "items" in meta else []
-    for blob in meta.get("blobs", ()):
-        home = key[: key.index("/", 5) + 1] if key.startswith("node/") else "shared/"
-        wanted += [blob, *use(home, key, blob)]
-    return [_dangling(part, f"{key} needs it", run_id) for part in wanted if not _is_there(store, part, keys)]
-
-
-def _orphans(store: Store, seen: _Seen) -> list[Finding]:
-    """What nothing refers to. A step that is under way may be about to: then its parts are not told of."""
-    runs = [record for _, record in records.scan(store)]
-    known = {record.uid for record in runs}
-    busy = any(records.status(store, record) == "running" for record in runs)
-    needed = {mark.split("/")[1] for mark, _ in store.scan("need/", most=0) if mark.count("/") > 1}
-    gone = {mark.partition("/")[2] for mark, _ in store.scan("gone/", most=0)}
-    items = {meta["items"] for meta in seen.parts.values() if "items" in meta}
-    used = {"/".join(mark.split("/")[1:3]) for mark, _ in store.scan("use/", most=0) if mark.count("/") > 2}
-    groups: dict[tuple[str, str], int] = {}
-
-    def tell(prefix: str, said: str) -> None:
-        groups[prefix, said] = groups.get((prefix, said), 0) + 1
-
-    for key in sorted(seen.keys):
-        kind, _, rest = key.partition("/")
-        uid = rest.partition("/")[0].partition(".")[0]
-        if kind not in _KINDS:
-            tell(key, "is nothing of oncemore's")
-        elif kind == "damaged":
-            tell(key, "was set aside because it could not be trusted")
-        elif kind in ("node", "event") and uid != "shared" and uid not in known | needed | gone:
-            tell(f"{kind}/{uid}", "belongs to a run that is not there")
-        elif kind == "gone" and uid not in needed:
-            tell(key, "was left by a removal that was cut off; the next one completes it")
-        elif kind == "need" and "/" in rest and rest.rpartition("/")[2] not in known:
-            tell(key, "marks what a fork shares that is not there")
-        elif busy:
-            continue
-        elif kind == "pending":
-            tell(key, "was left by a step that was cut off; the next clean-up removes it")
-        elif kind == "blob" and key not in used:
-            tell(key, "is a part of a file that no checkpoint needs")
-        elif "/#/" in key and key.rpartition("/")[0] + "/" not in items:
-            tell(key.rpartition("/")[0] + "/", "are items of a generator that no checkpoint needs")
-    return [
-        Finding(kind="orphan", key=prefix, said=said if count == 1 else f"{said} ({count} entries)")
-        for (prefix, said), count in groups.items()
-        if any(True for _ in store.scan(prefix, limit=1, most=0))  # not removed meanwhile
-    ]

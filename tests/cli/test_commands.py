@@ -18,7 +18,7 @@ from oncemore import CheckpointWarning, File, History, checkpoint_scope, checkpo
 from oncemore.cli import main
 from oncemore.cli.app import program
 from oncemore.cli.codes import DECLINED, DONE, FAILED, MEANINGS, MISUSED, UNWELL, WOULD_RUN
-from oncemore.cli.keeping import Keep, policy
+from oncemore.cli.keeping import kept, policy
 from oncemore.events import Event
 from tests.cli.program import ORDERS, environment, oncemore, project, sample
 from tests.unit.pasts import content, flow, keys, names, ran
@@ -364,7 +364,7 @@ def test_a_pin_keeps_a_checkpoint(shell: Shell) -> None:
     ],
 )
 def test_the_words_of_keep_are_policies(words: list[str], said: str) -> None:
-    found = [each for text in words for each in Keep().convert(text, None, None)]
+    found = [each for text in words for each in kept(text)]
     assert repr(policy(found)) == said
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oncemore import History
+from oncemore import History, open_store
 from tests.processes import Script
 
 SCRIPT = """
@@ -188,6 +188,18 @@ def test_an_audit_of_another_run_than_the_scripts_is_refused(script: Script) -> 
     script(SCRIPT)
     said = script(LOOK, "rehearsal.audit('jb', 'script.py')", name="look.py", expect=1).err
     assert "script.py does not open the run jb; it opens: job" in said
+
+
+def test_an_audit_ends_at_a_step_whose_checkpoint_is_damaged(script: Script, look: Callable[[str], str]) -> None:
+    script(SCRIPT)
+    log(script)
+    store = open_store(script.folder / ".oncemore")
+    (key,) = (key for key, _ in store.scan("node/") if "/clean/" in key)
+    store.commit(put={key: [b"altered"]})
+    said = look(f"{AUDIT}(rehearsal.audit('job', 'script.py'))")
+    assert said.startswith("(['load'], [], 'clean-")
+    assert "would run: entry damaged" in said
+    assert log(script) == ["load 3"]
 
 
 def test_steps_that_must_happen_once_are_not_run_by_an_audit(script: Script, look: Callable[[str], str]) -> None:

@@ -87,6 +87,17 @@ def test_a_forgotten_step_and_a_run_from_json_are_well(tmp_path: Path) -> None:
     assert found(third.verify(), "dangling") == []
 
 
+def test_a_shared_step_that_was_cut_off_leaves_no_orphan() -> None:
+    @checkpointed(share=True, effect="once")
+    def pay(x: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), checkpoint_scope("r", store="store"):
+        pay(1)
+    assert keys("store", "node/shared/")
+    assert History("store").verify().findings == ()
+
+
 @pytest.mark.parametrize("prefix", ["run/trial", "node/", "event/", "code/", "shared/", "blob/"])
 def test_an_altered_entry_of_any_kind_is_damaged(prefix: str) -> None:
     history = full("store")

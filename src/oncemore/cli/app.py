@@ -12,8 +12,9 @@ import click
 
 from .. import CheckpointWarning, OncemoreError
 from . import checking, completion, doctor, keeping, listing, moving, reasons, rehearsing, reshaping, values
-from .codes import DONE, FAILED, INTERRUPTED, MEANINGS, UNHEARD
+from .codes import DECLINED, DONE, FAILED, INTERRUPTED, MEANINGS, UNHEARD
 from .names import alike
+from .options import Declined
 from .output import version_of
 
 _COMMANDS: list[click.Command] = [
@@ -64,7 +65,7 @@ class Program(click.Group):
             ctx.exit(INTERRUPTED)
         except (OncemoreError, OSError) as error:
             click.echo(f"oncemore: {error}", err=True)
-            ctx.exit(FAILED)
+            ctx.exit(DECLINED if isinstance(error, Declined) else FAILED)
 
 
 def _version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:

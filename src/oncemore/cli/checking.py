@@ -9,13 +9,14 @@ from contextlib import contextmanager
 
 import click
 
+from ..durations import size
 from ..verification import Progress, Verified
 from . import options
 from .codes import UNWELL
 from .names import opened
-from .output import Column, plural, print_json, print_tables, size
+from .output import columns, plural, print_json, print_tables
 
-_FINDINGS = (Column("found"), Column("run"), Column("what", text=True), Column("key"))
+_FINDINGS = columns("found", "run", "what", "key", text="what")
 
 
 @click.command()
@@ -40,12 +41,12 @@ def verify(ctx: click.Context, store: str | None, as_json: bool) -> None:
         print_json({**dataclasses.asdict(found), "well": found.well})
     else:
         rows = [(each.kind, each.run, each.said, each.key) for each in found.findings]
-        print_tables(*([(_FINDINGS, rows)] if rows else []), _verdict(found))
+        print_tables((_FINDINGS, rows), _verdict(found))
     ctx.exit(0 if found.well else UNWELL)
 
 
 def _verdict(found: Verified) -> str:
-    looked = f"{plural(found.entries, 'entry').replace('entrys', 'entries')} of {plural(found.runs, 'run')}, {size(found.bytes)}"
+    looked = f"{plural(found.entries, 'entry', 'entries')} of {plural(found.runs, 'run')}, {size(found.bytes)}"
     counts = {kind: sum(each.kind == kind for each in found.findings) for kind in ("damaged", "dangling", "orphan")}
     said = f"{looked}: {counts['damaged']} damaged, {counts['dangling']} dangling, {plural(counts['orphan'], 'orphan')}"
     if counts["damaged"] == found.entries > 0:

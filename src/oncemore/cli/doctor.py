@@ -13,6 +13,7 @@ from typing import NamedTuple
 import click
 
 from .. import History, OncemoreError
+from ..durations import size
 from ..secret import key_file
 from ..stores import Store, default_target, open_store, store_exists
 from ..stores.disk import DiskStore
@@ -20,11 +21,11 @@ from ..stores.filesystem import NETWORK_FILE_SYSTEMS, file_system
 from ..verification import Littered
 from . import options
 from .codes import UNWELL
-from .output import Column, plural, print_json, print_tables, size, version_of
+from .output import columns, plural, print_json, print_tables, version_of
 
 _PACKAGES = ("blake3", "cloudpickle", "diskcache", "wrapt", "zstandard", "click", "rich")
 _LITTLE = 1 << 30  # bytes free
-_CHECKS = (Column("check"), Column("is"), Column("what", text=True))
+_CHECKS = columns("check", "is", "what", text="what")
 
 
 class Check(NamedTuple):
@@ -43,7 +44,7 @@ def doctor(ctx: click.Context, store: str | None, as_json: bool) -> None:
 
     Looks at the secret, the store, its permissions, its file system, free space, open runs and versions.
     """
-    checks = [*_secret(), *_store(store or default_target()), *_versions()]
+    checks = [_secret(), *_store(store or default_target()), *_versions()]
     if as_json:
         print_json([check._asdict() for check in checks])
     else:
@@ -51,30 +52,25 @@ def doctor(ctx: click.Context, store: str | None, as_json: bool) -> None:
     ctx.exit(UNWELL if any(check.state == "problem" for check in checks) else 0)
 
 
-def _secret() -> Iterator[Check]:
-    if os.environ.get("ONCEMORE_KEY"):
-        short = len(os.environ["ONCEMORE_KEY"]) < 16
-        yield Check(
-            "secret", "note" if short else "ok", "in ONCEMORE_KEY" + (", and short: easy to guess" if short else "")
-        )
-        return
+def _secret() -> Check:
+    if given := os.environ.get("ONCEMORE_KEY"):
+        if len(given) < 16:
+            return Check("secret", "note", "in ONCEMORE_KEY, and short: easy to guess")
+        return Check("secret", "ok", "in ONCEMORE_KEY")
     path = key_file()
     try:
         found = os.stat(path)
     except FileNotFoundError:
-        yield Check("secret", "note", f"none yet: {path} is made when the first checkpoint is")
-        return
+        return Check("secret", "note", f"none yet: {path} is made when the first checkpoint is")
     except OSError as error:
-        yield Check("secret", "problem", f"{path} cannot be read: {error.strerror}")
-        return
+        return Check("secret", "problem", f"{path} cannot be read: {error.strerror}")
     if found.st_mode & 0o077:
-        yield Check("secret", "problem", f"others can read {path} ({found.st_mode & 0o777:03o}): chmod 600 {path}")
-    elif found.st_size < 32:
-        yield Check("secret", "problem", f"{path} is cut short: put it back from a copy")
-    elif not os.access(path, os.R_OK):
-        yield Check("secret", "problem", f"{path} cannot be read by you")
-    else:
-        yield Check("secret", "ok", f"in {path}, for your eyes only")
+        return Check("secret", "problem", f"others can read {path} ({found.st_mode & 0o777:03o}): chmod 600 {path}")
+    if found.st_size < 32:
+        return Check("secret", "problem", f"{path} is cut short: put it back from a copy")
+    if not os.access(path, os.R_OK):
+        return Check("secret", "problem", f"{path} cannot be read by you")
+    return Check("secret", "ok", f"in {path}, for your eyes only")
 
 
 def _store(target: str) -> Iterator[Check]:
@@ -97,22 +93,21 @@ def _entries(store: Store) -> Iterator[Check]:
     """What is in it."""
     runs = History(store).runs()
     damaged = set(History(store).run_ids()) - {run.id for run in runs}
-    told = ", ".join(sorted(damaged)[:5])
-    yield Check(
-        "runs",
-        "problem" if damaged else "ok",
-        f"records that cannot be trusted: {told}" if damaged else f"{len(runs):,}",
-    )
+    if damaged:
+        yield Check("runs", "problem", f"records that cannot be trusted: {', '.join(sorted(damaged)[:5])}")
+    else:
+        yield Check("runs", "ok", f"{len(runs):,}")
     running = [run.id for run in runs if run.status == "running"]
     killed = [run.id for run in runs if run.status == "killed"]
     yield Check("running", "ok", ", ".join(running[:5]) + (" ..." if len(running) > 5 else "") if running else "none")
     if killed:
         yield Check("killed", "note", f"{plural(len(killed), 'run')} to start again: {', '.join(killed[:5])}")
     files = store.orphans() if isinstance(store, Littered) else []
-    tidy = "open_store(...).maintain() in Python removes them"
-    yield Check(
-        "files", "note" if files else "ok", f"{plural(len(files), 'orphan')}: {tidy}" if files else "no orphans"
-    )
+    if files:
+        tidy = "open_store(...).maintain() in Python removes them"
+        yield Check("files", "note", f"{plural(len(files), 'orphan')}: {tidy}")
+    else:
+        yield Check("files", "ok", "no orphans")
 
 
 def _written(store: Store) -> Check:
@@ -129,11 +124,10 @@ def _written(store: Store) -> Check:
 def _folder(path: str) -> Iterator[Check]:
     """A store on disk: who can read it, where it is, and how much room there is."""
     mode = os.stat(path).st_mode & 0o777
-    yield Check(
-        "permissions",
-        "note" if mode & 0o077 else "ok",
-        f"{mode:03o}" + (": others can read it" if mode & 0o077 else ""),
-    )
+    if mode & 0o077:
+        yield Check("permissions", "note", f"{mode:03o}: others can read it")
+    else:
+        yield Check("permissions", "ok", f"{mode:03o}")
     kind = file_system(path)
     bad = kind in NETWORK_FILE_SYSTEMS
     warning = ": a network file system, where only one machine may use it" if bad else ""

@@ -10,22 +10,13 @@ from functools import reduce
 import click
 
 from .. import UsageError, retention
+from ..durations import size
 from ..retention import Policy
 from . import options
-from .names import Param, RunId, alike, find_run, opened
-from .output import Column, plural, print_json, print_tables, size
+from .names import alike, complete_run, find_run, opened
+from .output import columns, plural, print_json, print_tables
 
-_UNITS = {
-    "": 1,
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KIB": 1 << 10,
-    "MIB": 1 << 20,
-    "GIB": 1 << 30,
-}
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 def _bytes(text: str) -> int:
@@ -47,30 +38,22 @@ _KEEP: dict[str, Callable[..., Policy]] = {
 }
 
 
-class Keep(Param):
+def kept(text: str) -> list[tuple[str, Policy]]:
     """What stays: words with commas between them."""
+    return [_kept(word.strip()) for word in text.split(",")]
 
-    name = "what"
 
-    def convert(
-        self, value: str | list[tuple[str, Policy]], param: click.Parameter | None, ctx: click.Context | None
-    ) -> list[tuple[str, Policy]]:
-        if isinstance(value, list):
-            return value
-        return [self._word(word.strip(), param, ctx) for word in value.split(",")]
-
-    def _word(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Policy]:
-        word, colon, given = text.partition(":")
-        if word not in _KEEP:
-            self.fail(f"{word!r} is none of {', '.join(_KEEP)}.{alike(word, _KEEP)}", param, ctx)
-        try:
-            return word, _KEEP[word](*([given] if colon else []))
-        except TypeError:
-            self.fail(
-                f"{text!r}: {word} {'stands alone' if colon else 'needs a number, as in ' + word + ':20'}", param, ctx
-            )
-        except (ValueError, UsageError) as error:
-            self.fail(f"{text!r}: {error}", param, ctx)
+def _kept(text: str) -> tuple[str, Policy]:
+    word, colon, given = text.partition(":")
+    if word not in _KEEP:
+        raise click.BadParameter(f"{word!r} is none of {', '.join(_KEEP)}.{alike(word, _KEEP)}")
+    try:
+        return word, _KEEP[word](*([given] if colon else []))
+    except TypeError:
+        why = "stands alone" if colon else f"needs a number, as in {word}:20"
+        raise click.BadParameter(f"{text!r}: {word} {why}") from None
+    except (ValueError, UsageError) as error:
+        raise click.BadParameter(f"{text!r}: {error}") from None
 
 
 def policy(words: Sequence[tuple[str, Policy]]) -> Policy:
@@ -82,10 +65,8 @@ def policy(words: Sequence[tuple[str, Policy]]) -> Policy:
 
 
 @click.command()
-@click.argument("runs", type=RunId(), nargs=-1, metavar="[RUN]...")
-@click.option(
-    "--keep", type=Keep(), multiple=True, required=True, metavar="WHAT", help="What stays, in the words above."
-)
+@click.argument("runs", shell_complete=complete_run, nargs=-1, metavar="[RUN]...")
+@click.option("--keep", type=kept, multiple=True, required=True, metavar="WHAT", help="What stays, in the words above.")
 @click.option("--dry-run", is_flag=True, help="Say what would go; remove nothing.")
 @options.reading
 @options.yes
@@ -121,21 +102,20 @@ def prune(
     chosen, wanted = policy([word for words in keep for word in words]), list(runs) or None
     found = history.prune(chosen, runs=wanted, dry_run=True)
     if not dry_run and found.checkpoints:
-        question = f"Remove {plural(len(found.checkpoints), 'checkpoint')} ({size(found.bytes)})?"
-        options.ask(question, yes)
+        options.ask(f"Remove {plural(len(found.checkpoints), 'checkpoint')} ({size(found.bytes)})?", yes)
         found = history.prune(chosen, runs=wanted)
     if as_json:
         print_json(dataclasses.asdict(found))
         return
     rows = [(checkpoint,) for checkpoint in found.checkpoints]
     done = "would be removed" if dry_run else "removed"
-    told = [f"{run} is running: left alone" for run in found.skipped]
+    skipped = [f"{run} is running: left alone" for run in found.skipped]
     total = f"{plural(len(rows), 'checkpoint')}, {size(found.bytes)} {done}"
-    print_tables(*([((Column("checkpoint"),), rows)] if rows else []), *told, total)
+    print_tables((columns("checkpoint"), rows), *skipped, total)
 
 
 @click.command()
-@click.argument("runs", type=RunId(), nargs=-1, required=True, metavar="RUN...")
+@click.argument("runs", shell_complete=complete_run, nargs=-1, required=True, metavar="RUN...")
 @options.store
 @options.yes
 def rm(runs: tuple[str, ...], store: str | None, yes: bool) -> None:

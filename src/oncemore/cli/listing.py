@@ -10,77 +10,45 @@ from datetime import datetime, timezone
 import click
 
 from .. import Checkpoint, RunRecord, Summary, UsageError
-from ..durations import seconds as duration
+from ..durations import duration, seconds, size
 from ..events import Event, RunFailed
 from . import options
-from .names import Param, find_run, opened
-from .output import Column, Part, moment, on_terminal, plural, print_json, print_tables, printable, seconds, size
+from .names import find_run, opened
+from .output import Part, columns, moment, on_terminal, plural, print_json, print_tables, printable
 
 _STATUSES = ("running", "finished", "failed", "interrupted", "killed", "forked")
-_RUNS = (
-    Column("run"),
-    Column("status"),
-    Column("updated"),
-    Column("nodes", number=True),
-    Column("size", number=True),
-    Column("attempts", number=True),
-    Column("workflow"),
-    Column("parent"),
+_RUNS = columns(
+    *("run", "status", "updated", "nodes", "size", "attempts", "workflow", "parent"),
+    numbers=("nodes", "size", "attempts"),
 )
-_STEPS = (
-    Column("step"),
-    Column("ran", number=True),
-    Column("reused", number=True),
-    Column("failed", number=True),
-    Column("spent", number=True),
-    Column("saved", number=True),
-    Column("size", number=True),
-    Column("stored", number=True),
+_COUNTS = ("ran", "reused", "failed", "spent", "saved", "size", "stored")
+_STEPS = columns("step", *_COUNTS, numbers=_COUNTS)
+_CHECKPOINTS = columns(
+    "checkpoint", "name or node", "time", "stored", "pinned", "metadata", numbers=("stored",), text="metadata"
 )
-_CHECKPOINTS = (
-    Column("checkpoint"),
-    Column("name or node"),
-    Column("time"),
-    Column("stored", number=True),
-    Column("pinned"),
-    Column("metadata", text=True),
-)
-_UNKNOWN = (Column("unknown outcome"), Column("begun"), Column("key"))
-_HIDDEN = {
-    "seq",
-    "time",
-    "lane",
-    "traceback",
-    "fingerprint",
-    "entry",
-    "snapshot",
-    "replaces",
-}  # for programs, not for people
+_UNKNOWN = columns("unknown outcome", "begun", "key")
+_FOR_PROGRAMS = {"seq", "time", "lane", "traceback", "fingerprint", "entry", "snapshot", "replaces"}
 
 
-class Moment(Param):
+def _moment(text: str) -> datetime:
     """A time: so long ago ("2h", "30d"), or a date."""
-
-    name = "time"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        try:
-            return datetime.fromtimestamp(time.time() - duration(value), timezone.utc)
-        except UsageError:
-            pass
-        try:
-            return datetime.fromisoformat(value).astimezone()
-        except ValueError:
-            self.fail(
-                f"{value!r} is no time: write '2h' or '30d' (ago), '2026-11-16' or '2026-11-16T08:30'", param, ctx
-            )
+    try:
+        return datetime.fromtimestamp(time.time() - seconds(text), timezone.utc)
+    except UsageError:
+        pass
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is no time: write '2h' or '30d' (ago), '2026-11-16' or '2026-11-16T08:30'"
+        ) from None
 
 
 @click.command()
 @click.option("--workflow", metavar="NAME", help="Only those of this workflow.")
 @click.option("--status", type=click.Choice(_STATUSES), help="Only those that ended like this, or run.")
 @click.option(
-    "--since", type=Moment(), metavar="TIME", help="Only those updated since then: '2h' or '30d' ago, or a date."
+    "--since", type=_moment, metavar="TIME", help="Only those updated since then: '2h' or '30d' ago, or a date."
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="No more than so many.")
 @options.reading
@@ -129,11 +97,8 @@ def show(run: str, store: str | None, as_json: bool) -> None:
         parts.append(f"error: {error}".replace("\n", " "))
     if unknown:
         rows = [(each.node, moment(each.begun), each.key) for each in unknown]
-        parts += [
-            "",
-            (_UNKNOWN, rows),
-            f"Find out what happened, then: oncemore resolve {run} NODE --happened | --did-not",
-        ]
+        answer = f"Find out what happened, then: oncemore resolve {run} NODE --happened | --did-not"
+        parts += ["", (_UNKNOWN, rows), answer]
     if summary.steps:
         parts += ["", (_STEPS, _step_rows(summary))]
     if checkpoints:
@@ -152,7 +117,7 @@ def _step_rows(summary: Summary) -> list[tuple[str, ...]]:
     return [
         (
             *(each.step, f"{each.ran:,}", f"{each.reused:,}", f"{each.failed:,}"),
-            *(seconds(each.seconds), seconds(each.seconds_saved), size(each.raw_bytes), size(each.stored_bytes)),
+            *(duration(each.seconds), duration(each.seconds_saved), size(each.raw_bytes), size(each.stored_bytes)),
         )
         for each in (*summary.steps, *([summary.total._replace(step="(all)")] if len(summary.steps) > 1 else []))
     ]
@@ -196,7 +161,9 @@ def _line(event: Event) -> str:
     """One line for people: number, time, kind, and what it is about."""
     when = moment(datetime.fromtimestamp(event.time, timezone.utc))
     shown = (
-        (name, value) for name, value in vars(event).items() if name not in _HIDDEN and value not in ("", None, [])
+        (name, value)
+        for name, value in vars(event).items()
+        if name not in _FOR_PROGRAMS and value not in ("", None, [])
     )
     facts = "  ".join(f"{name}={f'{value:.3f}' if isinstance(value, float) else value}" for name, value in shown)
     return printable(f"{event.seq:6}  {when}  {type(event).__name__:16} {facts}".rstrip().replace("\n", " "))

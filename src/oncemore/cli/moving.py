@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import click
 
-from .. import History
+from .. import History, UsageError
 from ..stores import default_target
 from . import options
-from .names import RunId, Trouble, find_run, opened
+from .names import complete_run, find_run, opened
 from .output import plural
 from .values import importing_from_here
 
 
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False))
-@click.argument("runs", type=RunId(), nargs=-1, metavar="[RUN]...")
+@click.argument("runs", shell_complete=complete_run, nargs=-1, metavar="[RUN]...")
 @click.option("--json", "as_json", is_flag=True, help="Write what JSON can hold, for people and other languages.")
 @options.store
 @options.yes
@@ -52,6 +52,6 @@ def import_(file: str, trust: bool, store: str | None) -> None:
     with open(file, "rb") as content:
         archive = content.read(2) == b"PK"
     if trust and not archive:
-        raise Trouble(f"{file} is no archive: nothing in it needs trust, leave --trust out")
+        raise UsageError(f"{file} is no archive: nothing in it needs trust, leave --trust out")
     ids = history.import_(file, trust=trust) if archive else history.import_json(file)
     click.echo(f"{plural(len(ids), 'run')} brought in: {', '.join(ids[:10])}{' ...' if len(ids) > 10 else ''}")

@@ -4,37 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from .. import Checkpoint, History, OncemoreError, UsageError
 from ..history import PastRun
 from ..stores import default_target, store_exists
-from .codes import DECLINED, FAILED
-
-if TYPE_CHECKING:  # newer versions of click say what a parameter is converted to
-    Param = click.ParamType[Any]
-else:
-    Param = click.ParamType
 
 _COMPLETIONS = 100
-
-
-class Trouble(click.ClickException):
-    """Something that cannot be done; said in one line, without a traceback."""
-
-    exit_code = FAILED
-
-    def show(self, file: Any = None) -> None:
-        click.echo(f"oncemore: {self.message}", err=True)
-
-
-class Declined(Trouble):
-    """Something that the user did not agree to."""
-
-    exit_code = DECLINED
 
 
 def alike(name: str, known: Iterable[str]) -> str:
@@ -49,7 +26,7 @@ def opened(store: str | None) -> History:
     """The history in the store that the user means. A command that reads does not make a store."""
     target = store or default_target()
     if not store_exists(target):
-        raise Trouble(f"there is no store at {target}; name one with --store or ONCEMORE_STORE")
+        raise UsageError(f"there is no store at {target}; name one with --store or ONCEMORE_STORE")
     return History(target)
 
 
@@ -61,7 +38,7 @@ def find_run(history: History, run_id: str) -> PastRun:
         ids = history.run_ids()
         if run_id in ids:
             raise
-        raise Trouble(f"{error}.{alike(run_id, ids)}") from error
+        raise UsageError(f"{error}.{alike(run_id, ids)}") from error
 
 
 def find_checkpoint(run: PastRun, which: str) -> Checkpoint:
@@ -71,32 +48,23 @@ def find_checkpoint(run: PastRun, which: str) -> Checkpoint:
     if found is None:
         known = [name for c in checkpoints for name in (c.name, c.step, c.node, c.id) if name]
         hint = alike(which, known) or f" `oncemore show {run.id}` lists them."
-        raise Trouble(f"run {run.id} has no checkpoint called {which!r}.{hint}")
+        raise UsageError(f"run {run.id} has no checkpoint called {which!r}.{hint}")
     return found
 
 
-class RunId(Param):
-    """The id of a run; the shell completes it."""
-
-    name = "run"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        try:
-            history = opened(ctx.params.get("store"))
-            return [CompletionItem(run_id) for run_id in history.run_ids(incomplete, _COMPLETIONS)]
-        except (OncemoreError, click.ClickException):  # nobody wants to read it between two keys
-            return []
+def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The ids of runs that begin so."""
+    try:
+        return opened(ctx.params.get("store")).run_ids(incomplete, _COMPLETIONS)
+    except OncemoreError:  # nobody wants to read it between two keys
+        return []
 
 
-class CheckpointName(Param):
-    """The name of a checkpoint of the run that was named before; the shell completes it."""
-
-    name = "checkpoint"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        try:
-            run = opened(ctx.params.get("store")).run(ctx.params["run"])
-            names = dict.fromkeys(name for c in run.checkpoints for name in (c.name, c.step, c.node) if name)
-            return [CompletionItem(name) for name in names if name.startswith(incomplete)][:_COMPLETIONS]
-        except (OncemoreError, click.ClickException, KeyError):
-            return []
+def complete_checkpoint(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The names of checkpoints that begin so, of the run that was named before."""
+    try:
+        run = opened(ctx.params.get("store")).run(ctx.params["run"])
+        names = dict.fromkeys(name for c in run.checkpoints for name in (c.name, c.step, c.node) if name)
+        return [name for name in names if name.startswith(incomplete)][:_COMPLETIONS]
+    except (OncemoreError, KeyError):
+        return []

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from .names import CheckpointName, Declined, RunId
+from .. import OncemoreError
+from .names import complete_checkpoint, complete_run
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -18,13 +19,17 @@ store = click.option(
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-run = click.argument("run", type=RunId())
-node = click.argument("node", type=CheckpointName())
+run = click.argument("run", shell_complete=complete_run)
+node = click.argument("node", shell_complete=complete_checkpoint)
 
 
 def reading(command: Command) -> Command:
     """Of every command that reads: where from, and for whom."""
     return as_json(store(command))
+
+
+class Declined(OncemoreError):
+    """Something that the user did not agree to."""
 
 
 def ask(question: str, yes: bool) -> None:

@@ -7,10 +7,10 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple, Union
+from typing import Any, Literal, NamedTuple, Union
 
 import click
 
@@ -41,6 +41,11 @@ class Column(NamedTuple):
     text: bool = False
 
 
+def columns(*titles: str, numbers: Collection[str] = (), text: str = "") -> list[Column]:
+    """Columns of these titles: those of `numbers` are set to the right, that of `text` may be folded."""
+    return [Column(title, title in numbers, title == text) for title in titles]
+
+
 def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, default=_jsonable))
 
@@ -62,7 +67,8 @@ Part = Union[str, "tuple[Sequence[Column], Sequence[Sequence[str]]]"]  # a line,
 
 
 def print_tables(*parts: Part) -> None:
-    """Lines, and tables of columns and rows; through a pager if it is more than the terminal shows at once."""
+    """Lines, and tables that have rows; through a pager if it is more than the terminal shows at once."""
+    parts = tuple(part for part in parts if isinstance(part, str) or part[1])
     lay_out = _styled if on_terminal() else _plain
     pieces = (
         piece for part in parts for piece in ([f"{printable(part)}\n"] if isinstance(part, str) else lay_out(*part))
@@ -116,13 +122,8 @@ def _styled(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterato
     for start in range(0, max(len(rows), 1), _BATCH):
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=start == 0)
         for column, width in zip(columns, widths):
-            exact = None if column.text else width
-            table.add_column(
-                column.title,
-                justify="right" if column.number else "left",
-                overflow="fold",
-                width=exact,
-            )
+            side: Literal["left", "right"] = "right" if column.number else "left"
+            table.add_column(column.title, justify=side, overflow="fold", width=None if column.text else width)
         for row in rows[start : start + _BATCH]:
             table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
         page = io.StringIO()
@@ -135,15 +136,6 @@ def moment(time: datetime | None) -> str:
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S") if time else ""
 
 
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
 def version_of(package: str) -> str:
     """The installed version of a package."""
     try:
@@ -152,13 +144,5 @@ def version_of(package: str) -> str:
         return "unknown"
 
 
-def plural(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
-
-
-def seconds(took: float) -> str:
-    """A duration for people."""
-    if took < 60:
-        return f"{took:.1f} s"
-    minutes, left = divmod(round(took), 60)
-    return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min {left:02} s"
+def plural(count: int, word: str, several: str = "") -> str:
+    return f"{count:,} {word if count == 1 else several or word + 's'}"

@@ -11,8 +11,8 @@ from ..comparison import Comparison, Pair
 from ..events import StepEvent
 from ..reasons import Change
 from . import options
-from .names import RunId, Trouble, alike, find_run, opened
-from .output import Column, Part, plural, print_json, print_tables
+from .names import alike, complete_run, find_run, opened
+from .output import Part, columns, plural, print_json, print_tables
 from .values import importing_from_here
 
 
@@ -32,7 +32,7 @@ def why(run: str, node: str, diff: bool, store: str | None, as_json: bool) -> No
     except UsageError as error:
         ran = [name for event in found.events() if isinstance(event, StepEvent) for name in (event.step, event.node)]
         known = f" There are: {', '.join(dict.fromkeys(ran[::2]))}." if ran else ""
-        raise Trouble(f"run {run}: no step or node {node!r} ran.{alike(node, ran) or known}") from error
+        raise UsageError(f"run {run}: no step or node {node!r} ran.{alike(node, ran) or known}") from error
     if as_json:
         changes = [{**change.as_dict(), "diff": change.diff()} for change in explained.changes]
         print_json({**explained.as_dict(), "changes": changes})
@@ -49,8 +49,8 @@ def _diff(change: Change) -> list[str]:
 
 
 @click.command()
-@click.argument("run", type=RunId(), metavar="RUN_A")
-@click.argument("other", type=RunId(), metavar="RUN_B")
+@click.argument("run", shell_complete=complete_run, metavar="RUN_A")
+@click.argument("other", shell_complete=complete_run, metavar="RUN_B")
 @options.reading
 def diff(run: str, other: str, store: str | None, as_json: bool) -> None:
     """Say which nodes of two runs differ, and in what.
@@ -66,9 +66,9 @@ def diff(run: str, other: str, store: str | None, as_json: bool) -> None:
     if as_json:
         print_json(found.as_dict())
         return
-    columns = (Column("step"), Column(f"in {run}"), Column(f"in {other}"), Column("what differs", text=True))
     rows = [row for pair in found.differing for row in _rows(pair, found)]
-    table: list[Part] = [(columns, rows), ""] if rows else []
+    titles = columns("step", f"in {run}", f"in {other}", "what differs", text="what differs")
+    table: list[Part] = [(titles, rows), ""] if rows else []
     print_tables(*table, _verdict(found))
 
 

@@ -6,73 +6,61 @@ import dataclasses
 import os
 import shlex
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
 
 import click
 
-from .. import rehearsal
+from .. import UsageError, rehearsal
+from ..durations import duration
 from ..history import PastRun
 from ..rehearsal import Audit, Plan, Progress
 from . import options
 from .codes import DONE, FAILED, UNWELL, WOULD_RUN
-from .names import CheckpointName, Param, Trouble, alike, find_run, opened
-from .output import Column, Part, plural, print_json, print_tables, seconds
+from .names import alike, complete_checkpoint, find_run, opened
+from .output import Part, columns, plural, print_json, print_tables
 
-_PLAN = (Column("step"), Column("would"), Column("times", number=True), Column("time"), Column("why", text=True))
-_DIFFERING = (Column("node"), Column("what differs", text=True))
+_PLAN = columns("step", "would", "times", "time", "why", numbers=("times",), text="why")
+_DIFFERING = columns("node", "what differs", text="what differs")
 
 
 class WithScript(click.Command):
     """A command whose last argument is a script: what stands after that belongs to the script, options included."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        mine = [
-            each for each in self.params if isinstance(each, click.Argument) and each.name not in ("script", "words")
-        ]
-        valued = {
-            name for each in self.params if isinstance(each, click.Option) and not each.is_flag for name in each.opts
-        }
+        own = sum(isinstance(each, click.Argument) for each in self.params) - 1  # the arguments before the script
+        options = [each for each in self.params if isinstance(each, click.Option)]
+        valued = {name for each in options if not each.is_flag for name in each.opts}
         at = found = 0
-        while at < len(args) and found <= len(mine) and args[at] != "--":
+        while at < len(args) and found <= own and args[at] != "--":
             is_option = args[at].startswith("-")
             found += not is_option
             at += 2 if is_option and args[at] in valued else 1
-        return super().parse_args(ctx, [*args[:at], *(["--"] if found > len(mine) else []), *args[at:]])
+        return super().parse_args(ctx, [*args[:at], *(["--"] if found > own else []), *args[at:]])
 
 
-class Share(Param):
+def _share(text: str) -> float:
     """A part of all: "1%" or "0.01"."""
-
-    name = "share"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            share = float(str(value).removesuffix("%")) / (100 if str(value).endswith("%") else 1)
-        except ValueError:
-            share = -1
-        if not 0 <= share <= 1:
-            self.fail(f"{value!r} is no share: write '1%' or '0.01'", param, ctx)
-        return share
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1
+    if not 0 <= share <= 1:
+        raise click.BadParameter(f"{text!r} is no share: write '1%' or '0.01'")
+    return share
 
 
-_script = click.argument("script", metavar="SCRIPT")
-_known_script = click.argument("script", required=False, metavar="[SCRIPT")
-_words = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
-_known_words = click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...]")
+_script = click.argument("script", nargs=-1, type=click.UNPROCESSED, required=True, metavar="SCRIPT [ARGS]...")
+_known_script = click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT [ARGS]...]")
 _module = click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as in `python -m`.")
 
 
 @click.command(cls=WithScript)
 @_script
-@_words
 @_module
 @options.reading
 @click.pass_context
-def plan(
-    ctx: click.Context, script: str, words: tuple[str, ...], module: bool, store: str | None, as_json: bool
-) -> None:
+def plan(ctx: click.Context, script: tuple[str, ...], module: bool, store: str | None, as_json: bool) -> None:
     """Say what a script would reuse, what would run and why.
 
     Runs SCRIPT until the first step that would run, and no step. What SCRIPT does outside of steps, it does; what it prints
@@ -80,8 +68,9 @@ def plan(
 
     The exit code is 0 if everything would be reused, 6 if something would run, 1 if SCRIPT failed by itself.
     """
+    command = _command(script, module)
     with _default_store(store):
-        found = rehearsal.plan(*_command(script, words, module))
+        found = rehearsal.plan(command[0], command[1:])
     if as_json:
         steps = [dict(zip(("step", "times", "seconds_saved"), each)) for each in found.reused]
         print_json({**dataclasses.asdict(found), "reused": steps})
@@ -93,9 +82,9 @@ def plan(
 
 
 def _planned(found: Plan) -> list[Part]:
-    rows = [(step, "be reused", f"{times:,}", f"{seconds(saved)} saved", "") for step, times, saved in found.reused]
+    rows = [(step, "be reused", f"{times:,}", f"{duration(saved)} saved", "") for step, times, saved in found.reused]
     if found.step:
-        took = "" if found.took is None else f"took {seconds(found.took)}"
+        took = "" if found.took is None else f"took {duration(found.took)}"
         rows.append((found.step, "run", "", took, found.why or ""))
     parts: list[Part] = [f"run {found.run}", "", (_PLAN, rows), ""] if rows else []
     if found.step:
@@ -103,14 +92,13 @@ def _planned(found: Plan) -> list[Part]:
     saved = sum(each[2] for each in found.reused)
     if found.trouble:
         return parts[:-1]
-    return [*parts, f"Everything would be reused: {seconds(saved)} saved." if rows else "No step would run."]
+    return [*parts, f"Everything would be reused: {duration(saved)} saved." if rows else "No step would run."]
 
 
 @click.command(cls=WithScript)
 @options.run
-@click.argument("step", type=CheckpointName())
+@click.argument("step", shell_complete=complete_checkpoint)
 @_known_script
-@_known_words
 @click.option(
     "--verify", type=click.IntRange(min=0), default=1, metavar="N", help="How many calls to compare; 1 if not said."
 )
@@ -122,8 +110,7 @@ def adopt(
     ctx: click.Context,
     run: str,
     step: str,
-    script: str | None,
-    words: tuple[str, ...],
+    script: tuple[str, ...],
     verify: int,
     module: bool,
     store: str | None,
@@ -139,34 +126,28 @@ def adopt(
     found = find_run(history, run)
     steps = list(dict.fromkeys(each.step for each in found.checkpoints if each.step))
     if step not in steps:
-        raise Trouble(f"run {run} has no checkpoint of a step {step!r}.{alike(step, steps)}")
-    command = _command_for(found, script, words, module)
-    what = (
+        raise UsageError(f"run {run} has no checkpoint of a step {step!r}.{alike(step, steps)}")
+    command = _command(script, module, found)
+    compare = (
         f"Run {shlex.join(command)} and {plural(verify, 'call')} of {step} to compare, then let its checkpoints count?"
     )
-    options.ask(
-        what if verify else f"Let the checkpoints of {step} count for its present code, without comparing?", yes
-    )
+    adopt = f"Let the checkpoints of {step} count for its present code, without comparing?"
+    options.ask(compare if verify else adopt, yes)
     with _default_store(store), _progress() as progress:
         done = rehearsal.adopt(history.store, run, step, command[0], command[1:], verify=verify, progress=progress)
     if done.differing:
         print_tables((_DIFFERING, done.differing), "", f"{_counted(done)}: nothing was adopted")
         ctx.exit(UNWELL)
     if done.stopped:
-        raise Trouble(f"nothing was adopted: {done.stopped}")
+        raise UsageError(f"nothing was adopted: {done.stopped}")
     click.echo(f"run {run}: checkpoints of {step} count for its present code ({_counted(done)})")
 
 
 @click.command(cls=WithScript)
 @options.run
 @_known_script
-@_known_words
 @click.option(
-    "--sample",
-    type=Share(),
-    default="100%",
-    metavar="SHARE",
-    help="How many of the nodes to compare; all if not said.",
+    "--sample", type=_share, default="100%", metavar="SHARE", help="How many of the nodes to compare; all if not said."
 )
 @_module
 @options.reading
@@ -174,8 +155,7 @@ def adopt(
 def audit(
     ctx: click.Context,
     run: str,
-    script: str | None,
-    words: tuple[str, ...],
+    script: tuple[str, ...],
     sample: float,
     module: bool,
     store: str | None,
@@ -191,7 +171,7 @@ def audit(
     The exit code is 3 if something differs, 1 if nothing could be compared.
     """
     found = find_run(opened(store), run)
-    command = _command_for(found, script, words, module)
+    command = _command(script, module, found)
     with _default_store(store), _progress() as progress:
         done = rehearsal.audit(run, command[0], command[1:], sample=sample, progress=progress)
     if as_json:
@@ -209,32 +189,26 @@ def _counted(done: Audit) -> str:
     return f"{plural(compared, 'node')} compared: {len(done.equal)} equal, {len(done.differing)} different"
 
 
-def _command(script: str, words: Sequence[str], module: bool) -> tuple[str, list[str]]:
-    return ("-m", [script, *words]) if module else (script, list(words))
-
-
-def _command_for(run: PastRun, script: str | None, words: Sequence[str], module: bool) -> list[str]:
+def _command(script: tuple[str, ...], module: bool, run: PastRun | None = None) -> list[str]:
     """What was said, or what opened the run last."""
-    if script is None and module:
+    if script:
+        return ["-m"] * module + list(script)
+    if run is None or module:
         raise click.UsageError("-m needs the name of a module.")
-    if script is None:
-        return rehearsal.command_of(run.store, run.id)
-    first, others = _command(script, words, module)
-    return [first, *others]
+    return rehearsal.command_of(run.store, run.id)
 
 
 @contextmanager
 def _default_store(store: str | None) -> Generator[None, None, None]:
     """Let the script take that store, unless it names one itself."""
-    before = os.environ.get("ONCEMORE_STORE")
+    before = dict(os.environ)
     if store is not None:
         os.environ["ONCEMORE_STORE"] = store if "://" in store else os.path.abspath(store)
     try:
         yield
     finally:
-        if store is not None:
-            os.environ.pop("ONCEMORE_STORE")
-            os.environ.update({} if before is None else {"ONCEMORE_STORE": before})
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextmanager

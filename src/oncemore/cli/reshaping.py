@@ -7,16 +7,20 @@ from typing import Any
 
 import click
 
+from .. import UsageError
 from . import options
-from .names import CheckpointName, Param, Trouble, alike, find_checkpoint, find_run, opened
+from .names import alike, complete_checkpoint, find_checkpoint, find_run, opened
 from .output import plural
 
 
 @click.command()
 @options.run
-@click.option("--to", type=CheckpointName(), metavar="CHECKPOINT", help="The last one that still counts.")
+@click.option("--to", shell_complete=complete_checkpoint, metavar="CHECKPOINT", help="The last one that still counts.")
 @click.option(
-    "--before", type=CheckpointName(), metavar="CHECKPOINT", help="The first one that does not count any more."
+    "--before",
+    shell_complete=complete_checkpoint,
+    metavar="CHECKPOINT",
+    help="The first one that does not count any more.",
 )
 @click.option("--undo", is_flag=True, help="Take the last rollback back; what came since then does not count any more.")
 @options.store
@@ -45,33 +49,30 @@ def rollback(run: str, to: str | None, before: str | None, undo: bool, store: st
     )
 
 
-class Setting(Param):
+def _setting(text: str) -> tuple[str, Any]:
     """`key=value`; the value is JSON, or else the text itself."""
-
-    name = "key=value"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
-        if isinstance(value, tuple):
-            return value
-        key, equals, text = value.partition("=")
-        if not key or not equals:
-            self.fail(f"{value!r} is not of the form key=value", param, ctx)
-        try:
-            return key, json.loads(text)
-        except ValueError:
-            return key, text
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise click.BadParameter(f"{text!r} is not of the form key=value")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
 
 
 @click.command()
 @options.run
 @click.argument("new")
 @click.option(
-    "--at", type=CheckpointName(), metavar="CHECKPOINT", help="The last checkpoint that the fork shares; else all."
+    "--at",
+    shell_complete=complete_checkpoint,
+    metavar="CHECKPOINT",
+    help="The last checkpoint that the fork shares; else all.",
 )
 @click.option(
     "--set",
     "settings",
-    type=Setting(),
+    type=_setting,
     multiple=True,
     metavar="KEY=VALUE",
     help="An initial value of run.state; JSON, else the text itself. As often as needed.",
@@ -140,6 +141,6 @@ def resolve(run: str, which: str, happened: bool | None, result: str | None, sto
     if not any(which in (each.node, each.key) for each in unknown):
         hint = alike(which, [name for each in unknown for name in (each.node, each.key)])
         known = ", ".join(each.node for each in unknown) or "none"
-        raise Trouble(f"run {run} has no unknown outcome called {which!r} (there are: {known}).{hint}")
+        raise UsageError(f"run {run} has no unknown outcome called {which!r} (there are: {known}).{hint}")
     history.resolve(run, which, happened=happened, result=value)
     click.echo(f"run {run}: {which} {'counts as done' if happened else 'runs again'} when the run is started again")

@@ -10,11 +10,12 @@ from typing import Any
 import click
 import cloudpickle
 
-from .. import Checkpoint
+from .. import Checkpoint, UsageError
+from ..durations import size
 from ..exchange import exact
 from . import options
-from .names import Trouble, find_checkpoint, find_run, opened
-from .output import moment, printable, size
+from .names import find_checkpoint, find_run, opened
+from .output import moment, printable
 
 
 @click.command()
@@ -46,7 +47,7 @@ def get(run: str, node: str, store: str | None, as_json: bool, pickle_to: str | 
     elif exact(value):
         click.echo(json.dumps(value, indent=2))
     else:
-        raise Trouble(f"JSON cannot hold this {type(value).__name__} exactly; have it with --pickle FILE")
+        raise UsageError(f"JSON cannot hold this {type(value).__name__} exactly; have it with --pickle FILE")
 
 
 def importing_from_here() -> None:

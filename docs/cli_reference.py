@@ -1,4 +1,4 @@
-"""The page docs/reference/cli.md, from the program itself: `python -m oncemore.cli.reference > docs/reference/cli.md`."""
+"""The page docs/reference/cli.md, from the program itself: `python -m docs.cli_reference > docs/reference/cli.md`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import click
 
-from .app import program
-from .codes import MEANINGS
+from oncemore.cli.app import program
+from oncemore.cli.codes import MEANINGS
 
 _HEAD = """\
 # Command line
 
-This page is made from the program by `python -m oncemore.cli.reference`.
+This page is made from the program by `python -m docs.cli_reference`.
 
 `pip install 'oncemore[cli]'` installs the command `oncemore`. The store is the one of `--store`, else of `ONCEMORE_STORE`,
 else `./.oncemore`. Every command can be used while jobs run.
