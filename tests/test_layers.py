@@ -31,7 +31,7 @@ ORDER: list[set[str]] = [
     {"past"},
     {"outcomes"},
     {"comparison"},
-    {"intents", "reshape", "screen", "scribe"},
+    {"intents", "reshape", "scribe"},
     {"repeats", "retention"},
     {"current", "opening", "report"},
     {"loops"},
@@ -59,7 +59,7 @@ HEAVY = {
 # Rooms that a script enters only if it asks for them: they are imported where they are needed.
 OUTER = {
     *("archive", "checkpoints", "comparison", "exchange", "history", "reshape", "retention", "verification"),
-    *("report", "screen", "rehearsal", "stage"),
+    *("report", "rehearsal", "stage"),
 }
 LATER = {f"oncemore.{room}" for room in OUTER | {"cli", "testing"}}
 
