@@ -30,7 +30,7 @@ ORDER: list[set[str]] = [
     {"checkpoints"},
     {"past"},
     {"comparison"},
-    {"intents", "reshape", "screen"},
+    {"intents", "reshape"},
     {"repeats", "retention"},
     {"current", "opening", "report"},
     {"loops"},
@@ -58,7 +58,7 @@ HEAVY = {
 # Rooms that a script enters only if it asks for them: they are imported where they are needed.
 OUTER = {
     *("archive", "checkpoints", "comparison", "exchange", "history", "reshape", "retention", "verification"),
-    *("report", "screen", "rehearsal", "stage"),
+    *("report", "rehearsal", "stage"),
 }
 LATER = {f"oncemore.{room}" for room in OUTER | {"cli", "testing"}}
 

@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, Literal, Union
 
 from .durations import Duration, seconds
@@ -153,7 +154,8 @@ def loop(run: Run, name: str, items: Iterable[Any], every: Every) -> Iterator[An
             Generators().restore(None, now)  # skipping may have drawn from them: a shuffled loader does
         _around.set((*around, f"{name}={index}"))
         try:
-            yield item
+            with nullcontext() if run.report is None else run.report.turn(name, index + 1, length_hint(items)):
+                yield item
         finally:
             _around.set(around)
         if due(index + 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 
 import pytest
 
@@ -143,6 +144,89 @@ def test_a_burst_is_shown_in_full_while_the_script_goes_on(script: Script) -> No
     terminal.end()
 
 
+def live(script: Script, source: str, shown: str = "  load ") -> Terminal:
+    """A script at a terminal, waiting in `wait()` until something is shown in its live line; now it goes on."""
+    waiting = """
+        import os, sys, time
+        from oncemore import checkpoint_scope, checkpointed
+
+        def wait():
+            while not os.path.exists("go"):
+                time.sleep(0.01)
+    """
+    path = script.write(textwrap.dedent(waiting) + textwrap.dedent(source))
+    terminal = Terminal([sys.executable, str(path)], script.folder, env={"NO_COLOR": "1"})
+    terminal.until(shown)
+    (script.folder / "go").touch()
+    return terminal
+
+
+STEP = """
+    @checkpointed
+    def load():
+        {body}
+
+    with checkpoint_scope("live") as run:
+        {before}
+        load()
+"""
+
+
+def test_the_live_line_shows_what_is_running_and_for_how_long(script: Script) -> None:
+    terminal = live(script, STEP.format(body="wait()", before=""), "running 1 s")
+    assert timeless(terminal.end().lines)[1:] == ["  load      ran T", "✓ 1 result kept"]
+
+
+def test_the_live_line_shows_the_turn_of_a_loop(script: Script) -> None:
+    source = STEP.format(body="pass", before='for n in run.loop("epochs", [5, 6, 7]): n == 6 and wait()')
+    assert timeless(live(script, source, "  epochs 2/3").end().lines)[1:] == ["  load      ran T", "✓ 1 result kept"]
+
+
+def test_a_process_that_is_killed_leaves_the_cursor_on_the_terminal(script: Script) -> None:
+    ended = live(script, STEP.format(body="wait(); os.kill(os.getpid(), 9)", before="")).end()
+    assert ended.code == -9
+    assert ended.written.rfind("\x1b[?25h") > ended.written.rfind("\x1b[?25l") > 0
+
+
+@pytest.mark.parametrize("end", ["''", "None"], ids=["unfinished", "whole"])
+def test_a_progress_bar_of_the_script_has_the_terminal_to_itself(script: Script, end: str) -> None:
+    """What is printed passes as it is, and the live line is not drawn over it until something happens to a step."""
+    body = f"wait(); print(chr(13), '10 %', file=sys.stderr, end={end}, flush=True); time.sleep(0.5)"
+    after = live(script, STEP.format(body=body, before="")).end().written.partition("\r 10 %")[2]
+    assert after.count("  load") == 1
+
+
+def test_standard_output_that_is_no_terminal_gets_what_is_printed(script: Script) -> None:
+    path = script.write(QUICK)
+    command = f"'{sys.executable}' '{path}' > out.txt"
+    shown = Terminal(["/bin/sh", "-c", command], script.folder).end()
+    assert timeless(shown.lines)[1:] == ["  load      ran T", "✓ 1 result kept"]
+    assert (script.folder / "out.txt").read_text() == "half a line\nsecond\n"
+
+
+QUICK = """
+    import sys, time
+    from oncemore import checkpoint_scope, checkpointed
+
+    @checkpointed
+    def load():
+        print("half", end="", flush=True)
+        time.sleep(0.3)
+        print(" a line\\nsecond")
+
+    with checkpoint_scope("quick"):
+        load()
+"""
+
+
+def test_without_rich_there_are_plain_lines(script: Script) -> None:
+    ended = seen(script, "import sys; sys.modules['rich'] = None\n" + textwrap.dedent(QUICK))
+    assert "\x1b" not in ended.written
+    assert timeless(ended.lines) == [
+        *("● run quick  store ./.oncemore", "half a line", "second", "  load      ran T", "✓ 1 result kept")
+    ]
+
+
 # -- the script's own output
 
 
@@ -182,17 +266,13 @@ def test_what_the_script_prints_stays_whole(script: Script) -> None:
 
 def test_a_half_printed_line_is_not_written_over(script: Script) -> None:
     source = """
-        import os, time
-        from oncemore import checkpoint_scope, checkpointed
-
         @checkpointed
         def load():
-            return 1
+            wait()
 
         @checkpointed
         def save(x):
             os.write(1, b"half")  # past Python's streams
-            return x
 
         with checkpoint_scope("half"):
             print("loading", end="", flush=True)
@@ -200,8 +280,8 @@ def test_a_half_printed_line_is_not_written_over(script: Script) -> None:
             print("done")
             save(1)
     """
-    assert timeless(seen(script, source).lines)[1:] == [
-        *("loading", "  load      ran T", "done", "half", "  save      ran T", "✓ 2 results kept")
+    assert timeless(live(script, source).end().lines)[1:] == [
+        *("loading", "done", "  load      ran T", "half", "  save      ran T", "✓ 2 results kept")
     ]
 
 
@@ -251,44 +331,37 @@ def test_threads_may_print_at_any_time(script: Script) -> None:
     assert sum(line.startswith("  work") for line in lines) <= 2
 
 
-def test_a_question_is_asked_below_our_line(script: Script) -> None:
+def test_a_question_takes_the_place_of_the_live_line(script: Script) -> None:
     source = """
-        from oncemore import checkpoint_scope, checkpointed
-
         @checkpointed
         def load():
-            print("loading")
-            return 1
+            wait()
+            print("You said", input("Go on? "))
 
         with checkpoint_scope("question"):
             load()
-            print("You said", input("Go on? "))
     """
-    terminal = Terminal([sys.executable, str(script.write(source))], script.folder)
+    terminal = live(script, source)
     terminal.until("Go on? ")
     terminal.process.sendline("yes")
-    assert timeless(terminal.end().lines)[1:] == [
-        *("loading", "  load      ran T", "Go on? yes", "You said yes", "✓ 1 result kept")
-    ]
+    assert timeless(terminal.end().lines)[1:] == ["Go on? yes", "You said yes", "  load      ran T", "✓ 1 result kept"]
 
 
 def test_the_streams_are_left_as_they_were(script: Script) -> None:
     source = """
-        import sys, time
+        import logging, sys
         from oncemore import checkpoint_scope, checkpointed
+        logging.basicConfig()
 
         @checkpointed
         def work(n):
             return n
 
         with checkpoint_scope("streams"):
-            for n in range(3):
-                work(n)
-                assert sys.stdout is sys.__stdout__
-            print(end="")
-            assert "write" not in vars(sys.stdout)
-            work(4)
-        assert not {"write", "flush"} & (set(vars(sys.stdout)) | set(vars(sys.stderr)))
+            work(1)
+            assert sys.stdout.isatty() and sys.stdout.fileno() == 1 and sys.stdout.encoding == "utf-8"
+        assert sys.stdout is sys.__stdout__ and sys.stderr is sys.__stderr__
+        assert logging.getLogger().handlers[0].stream is sys.stderr
     """
     seen(script, source)
 
@@ -585,7 +658,7 @@ def test_a_step_that_captures_its_output_keeps_only_its_own(script: Script) -> N
     assert [line for line in first.lines if "hello" in line] == ["hello 0", "hello 1", "hello 2"]
     assert timeless(second.lines) == [
         "● run output (resumed)  store ./.oncemore",
-        "  talk      reused T saved",
         *("hello 0", "hello 1", "hello 2"),
+        "  talk      reused T saved",
         "✓ T saved",
     ]
