@@ -52,5 +52,5 @@ def _run(command: str, folder: Path) -> str:
 
 def _shortened(text: str) -> str:
     """Without the lines inside a traceback, which differ between Pythons, and with the times of a machine that is never busy."""
-    text = re.sub(r"\d+\.\d s\b", "0.0 s", text)
+    text = re.sub(r"(?<=\S) {2,}", "  ", re.sub(r"\d+(?:\.\d)? m?s\b", "T", text))  # columns are as wide as times are
     return re.sub(r"(Traceback \(most recent call last\):\n)(?: .*\n)+", r"\1  ...\n", text)
