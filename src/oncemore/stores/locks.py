@@ -22,7 +22,7 @@ from blake3 import blake3
 
 from ..errors import HoldLost, UsageError
 from . import Bytes, Hold
-from .filesystem import describe
+from .filesystem import explained
 
 _UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -94,7 +94,7 @@ class LockFile:
             except OSError as error:
                 if error.errno in (errno.ENOENT, *_UNWRITABLE):
                     return found
-                raise describe(error, "look at the locks of", os.path.dirname(self._path)) from error
+                raise explained(error, "look at the locks of", os.path.dirname(self._path)) from error
 
     def require(self, hold: Hold) -> None:
         """Raise `HoldLost` unless `hold` is one of ours and still keeps others out."""
@@ -119,18 +119,14 @@ class LockFile:
         try:
             if self._descriptor is None:
                 self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            # Where nothing can be written, nothing can be recorded twice: threads of this process are enough.
-            if error.errno in _UNWRITABLE:
-                return True
-            raise describe(error, "lock a key of", os.path.dirname(self._path)) from error
-        try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, offset)
-        except (BlockingIOError, PermissionError):
-            return False
+            return True
         except OSError as error:
-            raise describe(error, "lock a key of", os.path.dirname(self._path)) from error
-        return True
+            if self._descriptor is None and error.errno in _UNWRITABLE:
+                return True  # where nothing can be written, nothing can be recorded twice: our own threads are enough
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise explained(error, "lock a key of", os.path.dirname(self._path)) from error
 
     def _close(self) -> None:
         # First out of our hands: a number closed twice may be somebody else's file by then.
