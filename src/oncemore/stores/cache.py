@@ -52,9 +52,9 @@ SETTINGS: dict[str, Any] = {
     "sqlite_mmap_size": 0,  # a database truncated under a map kills the process that reads it
 }
 _IGNORE, _HIDE = ".gitignore", b"*\n"
-_LOOK_AGAIN = 0.05  # seconds after which a commit looks again whether the database is still in its place
+_LOOK_AGAIN = 0.05  # seconds after which a commit looks again: that costs as much as a small read
 _MODES = ("mode=rw", "mode=ro", "immutable=1")  # the last ignores the journal, and needs no file to be made
-_NOT_A_FILE = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
+_NOT_A_FILE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
 _NAME = re.compile(r"[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{28}-([0-9a-f]{1,16})\.val")
 
 Row = tuple[int, int, "str | None", "bytes | None"]  # the columns size, mode, filename, value
@@ -92,10 +92,9 @@ class BytesDisk(diskcache.Disk):
 
     def prepare(self, frames: Frames) -> Row:
         """The columns for a value, made before the transaction that stores them; its file, if any, is complete."""
-        first = frames[0] if len(frames) == 1 else None
-        size = len(first) if type(first) is bytes else sum(memoryview(frame).nbytes for frame in frames)
+        size = sum([memoryview(frame).nbytes for frame in frames])
         if size < INLINE:
-            return 0, MODE_RAW, None, first if type(first) is bytes else b"".join(frames)
+            return 0, MODE_RAW, None, b"".join(frames)
         name = f"{self.filename()[0].removesuffix('.val')}-{size:x}.val"
         self.touched.names.append(name)
         try:
@@ -116,12 +115,20 @@ class BytesDisk(diskcache.Disk):
         if filename is None or size is None or mode != MODE_BINARY or value is not None:
             raise Unreadable(IntegrityError(f"its row was altered (mode {mode}, file {filename!r})"))
         try:
-            return self._read_file(filename, size)
-        except FileNotFoundError:
-            raise Unreadable(IntegrityError(f"its file {filename} is missing")) from None
+            with open(os.path.join(self._directory, filename), "rb", buffering=0, opener=_plain) as file:
+                about = os.fstat(file.fileno())
+                if not stat.S_ISREG(about.st_mode) or about.st_size != size:
+                    raise Unreadable(IntegrityError(f"its file {filename} has {about.st_size} bytes instead of {size}"))
+                buffer, done = allocate(size), 0
+                while done < size:
+                    count = file.readinto(buffer[done:])
+                    if not count:
+                        raise Unreadable(IntegrityError(f"its file {filename} was cut short while it was read"))
+                    done += count
+                return buffer
         except OSError as error:
             if error.errno in _NOT_A_FILE:
-                raise Unreadable(IntegrityError(f"something else is in the place of its file {filename}")) from error
+                raise Unreadable(IntegrityError(f"its file {filename} is missing or replaced")) from error
             raise Unreadable(explained(error, f"read {filename} of", self._directory)) from error
 
     def complete(self, filename: object) -> bool:
@@ -151,19 +158,6 @@ class BytesDisk(diskcache.Disk):
             inner = os.path.dirname(path)
             for folder in (inner, os.path.dirname(inner), self._directory):
                 _sync_directory(folder)
-
-    def _read_file(self, filename: str, size: int) -> memoryview:
-        with open(os.path.join(self._directory, filename), "rb", buffering=0, opener=_plain) as file:
-            about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode) or about.st_size != size:
-                raise Unreadable(IntegrityError(f"its file {filename} has {about.st_size} bytes instead of {size}"))
-            buffer, done = allocate(size), 0
-            while done < size:
-                count = file.readinto(buffer[done:])
-                if not count:
-                    raise Unreadable(IntegrityError(f"its file {filename} was cut short while it was read"))
-                done += count
-            return buffer
 
 
 def size_of(filename: object) -> int | None:
@@ -233,18 +227,37 @@ class Session:
         if self not in _sessions:  # done; in a forked child, a thread that is no more may have the lock
             return
         with self.lock:
-            try:
-                if self.connection is not None:
-                    self.connection.close()
-            except sqlite3.Error:
-                pass
-            finally:
-                self.connection = None
-                _sessions.discard(self)
+            connection, self.connection = self.connection, None
+            if connection is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.close()
+            _sessions.discard(self)
 
 
 class _Mark:
     """Ends with the thread, or with the cache, that a session is for."""
+
+
+class _Transaction:
+    """What `Cache.transact` gives: the outermost of a thread begins and ends the transaction.
+
+    diskcache's is a generator. One that Ctrl-C leaves behind would roll back a later transaction when it is collected.
+    """
+
+    def __init__(self, cache: Cache) -> None:
+        self._connection, self._noted = cache._con, cache.values.remove
+        self._outermost = not self._connection.in_transaction
+
+    def __enter__(self) -> Any:
+        if self._outermost:
+            self._connection.execute("BEGIN IMMEDIATE")
+        return self._connection.execute, self._noted
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._outermost and kind is None:
+            self._connection.execute("COMMIT")
+        elif self._outermost:
+            self._connection.rollback()
 
 
 class Cache(diskcache.Cache):
@@ -255,13 +268,13 @@ class Cache(diskcache.Cache):
 
     def __init__(self, directory: str, locks: LockFile, *, durable: bool) -> None:
         # Without diskcache's own, which writes all settings on every opening, and makes a database where there is none.
-        self._directory, self._timeout, self._txn_id = directory, TIMEOUT, None
+        self._directory, self._timeout = directory, TIMEOUT
         self._local = threading.local()
         self._disk = self.values = BytesDisk(directory, durable=durable)
         self._locks, self._durable = locks, durable
         self.path = os.path.join(directory, DBNAME)
         self._refusal: str | None = None  # why nothing can be written, if so
-        self._looked = 0.0  # when the database was last seen in its place
+        self._looked = 0.0  # when a commit last looked whether the database is in its place
         self.use("open", lambda: None)
 
     def use(self, doing: str, work: Callable[Given, Result], *given: Given.args, **named: Given.kwargs) -> Result:
@@ -274,32 +287,46 @@ class Cache(diskcache.Cache):
                         return work(*given, **named)
         except StoreError:
             raise
-        except (sqlite3.Error, diskcache.Timeout, UnicodeError, OSError) as error:
+        except (sqlite3.Error, UnicodeError, OSError) as error:
             raise explained(error, doing, self._directory) from error
+
+    def transact(self, retry: bool = False, filename: str | None = None) -> _Transaction:
+        """What is inside is one transaction."""
+        return _Transaction(self)
+
+    _transact = (
+        transact  # for `set`, `add` and `delete`, which are given how to run SQL and how to name a file without row
+    )
 
     def change(self, work: Callable[[], None]) -> None:
         """Call `work` in a transaction; if it raises, nothing has happened. To be called by `use`."""
-        self._settle()
+        names = self.values.touched.names
+        written = len(names)
+        self._undo()
         try:
             with self.transact():
                 # Upkeep removes old files without a row, in a transaction: from here on it finds the rows of ours.
-                if not all(map(self.values.complete, self.values.touched.names)):
+                if not all(map(self.values.complete, names)):
                     raise StoreUnavailable(
                         "could not write to the store: a value file was removed before its commit; try again"
                     )
                 work()
+            del names[:written]  # they have their rows; the others have lost theirs
+            self.values.discard(names)
+            names.clear()
         finally:
-            self._settle()
+            self._undo()
 
-    def _settle(self) -> None:
-        """Undo what Ctrl-C left open: diskcache notes that it has begun one step after it has."""
-        if self._txn_id == threading.get_ident():
-            self._txn_id = None
+    def _undo(self) -> None:
+        """Roll back what Ctrl-C left open."""
         if self._con.in_transaction:
             self._con.rollback()
 
     def tidy(self) -> None:
-        """Remove the value files that this thread's commit has left without a row. In doubt they stay: upkeep finds them."""
+        """Remove the value files that a commit of this thread, failed or cut off, has left without a row.
+
+        If that cannot be told they stay: upkeep finds them.
+        """
         names, self.values.touched.names = self.values.touched.names, []
         if names:
             with contextlib.suppress(StoreError):
@@ -318,20 +345,18 @@ class Cache(diskcache.Cache):
     def require_writable(self) -> None:
         """Raise unless the database can be written; open it anew if another has taken its place."""
         now = time.monotonic()
-        # Looked at before a commit unless that was a moment ago: it costs as much as a small read.
         if now - self._looked > _LOOK_AGAIN or self._refusal is not None:
             self._looked = now
             self.renew()
-            if self._refusal is not None:
-                raise StoreError(self._refusal)
+        if self._refusal is not None:
+            raise StoreError(self._refusal)
 
     def renew(self) -> None:
         """Open the database anew if another has taken its place, or if it could not be written and may be by now."""
-        with gate:
-            if self._refusal is not None or self.use("open", self._session).identity != _identity(self.path):
-                self.close()
-                self._refusal = None
-                self.use("open", lambda: None)
+        if self._refusal is not None or self.use("open", self._session).identity != _identity(self.path):
+            self.close()
+            self._refusal = None
+            self.use("open", lambda: None)
 
     def close(self) -> None:
         """Close the connections of all threads; each opens again when needed."""
@@ -446,10 +471,8 @@ class _Blank(diskcache.Cache):
             execute("INSERT INTO Settings VALUES ('oncemore_format', ?)", (FORMAT,))
             if hidden:
                 # An entry like any other, so that `Cache.check` knows the file. No key of ours is made of bytes.
-                execute(
-                    "INSERT INTO Cache(key, raw, store_time, access_time, size, mode, filename) VALUES (?, 1, ?, ?, ?, ?, ?)",
-                    (_IGNORE.encode(), time.time(), time.time(), len(_HIDE), MODE_BINARY, _IGNORE),
-                )
+                row = (_IGNORE.encode(), time.time(), len(_HIDE), MODE_BINARY, _IGNORE)
+                execute("INSERT INTO Cache(key, raw, store_time, size, mode, filename) VALUES (?, 1, ?, ?, ?, ?)", row)
         finally:
             self._connection.close()
 

@@ -7,7 +7,6 @@ import os
 import re
 import sqlite3
 
-import diskcache
 from diskcache.core import DBNAME
 
 from ..errors import StoreDamaged, StoreError, StoreUnavailable, UsageError
@@ -45,9 +44,7 @@ _DAMAGE = ("malformed", "not a database", "no such table", "no such column", "un
 
 
 def explained(error: BaseException, doing: str, directory: str) -> StoreError | UsageError:
-    """An error of the system, SQLite or diskcache as ours: what could not be done, to which store, why, what helps."""
-    if isinstance(error, diskcache.Timeout):  # stands for whatever kept diskcache from beginning
-        error = error.__context__ or error
+    """An error of the system or of SQLite as ours: what could not be done, to which store, why, what helps."""
     if isinstance(error, UnicodeEncodeError):
         return UsageError(f"the key {error.object!r} is not valid text")
     if isinstance(error, OSError):

@@ -32,18 +32,14 @@ class LockFile:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._descriptor: int | None = None
         self.forget()
 
     def forget(self) -> None:
         """Start as a process that holds nothing: a new one, or the child of a fork, which inherits no record locks."""
-        self._mutex = threading.RLock()  # a hold may be garbage collected, and let go, in the midst of something else
-        self._descriptor: int | None = None
-        self._held: dict[str, _Ticket] = {}
-
-    def inherited(self) -> None:
-        """Close what came over from the parent. It drops this process's locks on the file: there are none yet."""
         self._close()
-        self.forget()
+        self._mutex = threading.RLock()  # a hold may be garbage collected, and let go, in the midst of something else
+        self._held: dict[str, _Ticket] = {}
 
     def acquire(self, key: str) -> FileHold | None:
         """Hold `key`, or None while anyone does, in this process or another."""
@@ -193,7 +189,7 @@ def _in_child() -> None:
     global _files_mutex
     _files_mutex = threading.Lock()
     for file in _files.values():
-        file.inherited()
+        file.forget()
 
 
 os.register_at_fork(after_in_child=_in_child)
