@@ -235,7 +235,7 @@ def between_files_and_rows():
             change, large = Cache.change, itertools.count(1)
 
             def killing(cache, work):
-                if cache.values.files.written and next(large) == number:
+                if cache.values.touched.names and next(large) == number:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return change(cache, work)
 

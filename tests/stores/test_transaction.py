@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sqlite3
+import sys
 
 import pytest
 
@@ -76,19 +78,53 @@ def test_an_interrupt_right_after_the_commit_loses_no_file_of_it(store, tmp_path
     interrupt(store, monkeypatch, "COMMIT", after=True)
     assert bytes_of(store, "a") == b"new" * 20_000
     assert [key for key, _ in store.scan("")] == ["a", "b", "log/0000000000000001"]
-    found = store.maintain(older_than=-1)
-    assert (found.orphans_removed, found.damaged) == (2, [])  # what "a" and "c" had before
+    assert len(list(tmp_path.glob("??/??/*.val"))) == 1  # what "a" and "c" had before is gone
+    assert store.maintain(older_than=-1).damaged == []
+
+
+def interrupted_at(event: int, work) -> list[BaseException]:
+    """Call `work` with Ctrl-C at so many lines, calls and returns from its begin, in whatever code: the error, if it got there."""
+    left = event
+
+    def trace(frame, kind, argument):
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except BaseException as error:
+        return [error]
+    finally:
+        sys.settrace(before)
+    return []
+
+
+def test_what_an_interrupt_leaves_behind_does_not_undo_a_later_commit_when_it_is_collected(store, monkeypatch):
+    for number in itertools.count(1):
+        errors = interrupted_at(number, lambda: store.commit(put={"a": [b"new"], "b": [b"new"]}))
+        if not errors:
+            break
+        with monkeypatch.context() as patch:
+            patch.setattr(store._cache, "delete", lambda key, errors=errors: errors.clear())
+            assert store.commit(put={"x": [b"%d" % number], "y": [b"%d" % number]}, delete=["now"])
+        assert dict(store.get_many(["x", "y"])) == dict.fromkeys("xy", b"%d" % number)
+    assert number > 100
 
 
 def test_a_commit_whose_file_was_tidied_away_meanwhile_is_refused(store, tmp_path, monkeypatch):
-    other, use = DiskStore(tmp_path), store._cache.use
+    other, change = DiskStore(tmp_path), store._cache.change
 
-    def late(doing, work, *given):
+    def late(work):
         assert other.maintain(older_than=-1).orphans_removed == 1
-        return use(doing, work, *given)
+        change(work)
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._cache, "use", late)
+        patch.setattr(store._cache, "change", late)
         with pytest.raises(StoreError, match="removed before its commit"):
             store.commit(put={"a": [b"new" * 20_000]})
     assert bytes_of(store, "a") == b"old" * 20_000

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-class Timeout(Exception): ...
-
 class Disk:
     _directory: str
     min_file_size: int
@@ -25,7 +23,6 @@ class Cache:
     _local: threading.local
     _disk: Disk
     _timeout: float
-    _txn_id: int | None
     def __init__(
         self, directory: str | None = None, timeout: float = 60, disk: type[Disk] = ..., **settings: Any
     ) -> None: ...

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Protocol, cast, runtime_checkable
 from urllib.parse import quote
@@ -185,3 +185,52 @@ def _registered() -> dict[str, str]:
     from importlib.metadata import entry_points  # not loaded for our own: it takes as long as a small run
 
     return {found.name.lower(): found.value.replace(" ", "") for found in entry_points(group=GROUP)}
+
+
+# -- keys: what the stores agree on. Their order is that of their characters, and a log is a range of them
+
+LONGEST = 1024  # bytes of a key in UTF-8; what object stores take
+LAST = (1 << 64) - 1  # the highest number of a log's entry
+
+
+def key_range(prefix: str, after: str = "") -> tuple[str, str | None]:
+    """The smallest key with `prefix` that is greater than `after`, and what is above all with it; None: nothing is."""
+    start, stem = max(prefix, after + "\0") if after else prefix, prefix.rstrip("\U0010ffff")
+    if not stem:
+        return start, None
+    following = ord(stem[-1]) + 1
+    return start, stem[:-1] + chr(0xE000 if following == 0xD800 else following)  # surrogates are no characters
+
+
+def log_key(log: str, number: int) -> str:
+    """The key of a log's entry."""
+    return f"{log}{number:016x}"
+
+
+def last_number(log: str, keys: Iterable[str]) -> int:
+    """The number of a log's last entry, given the keys that start with it from the last on. Not all of them need be entries."""
+    for key in keys:
+        digits = key[len(log) :]
+        if len(digits) == 16 and not digits.strip("0123456789abcdef"):
+            return int(digits, 16)
+    return 0
+
+
+def checked(key: str) -> str:
+    """The key, if a store can have it."""
+    try:
+        size = len(key.encode()) if len(key) > LONGEST // 4 or not key.isascii() else 0
+    except UnicodeEncodeError:
+        raise UsageError(f"the key {key!r} is not valid text") from None
+    if size > LONGEST:
+        raise UsageError(f"a key has at most {LONGEST} bytes, not {size}: {key[:40]!r}...")
+    return key
+
+
+def check_change(put: Iterable[str], append: Iterable[str], delete: Iterable[str], expect: Iterable[str]) -> None:
+    """Raise UsageError unless all keys of a commit are keys."""
+    for keys in (put, delete, expect):
+        for key in keys:
+            checked(key)
+    for log in append:
+        checked(log_key(log, 0))

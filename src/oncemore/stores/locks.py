@@ -22,7 +22,7 @@ from blake3 import blake3
 
 from ..errors import HoldLost, UsageError
 from . import Bytes, Hold
-from .filesystem import describe
+from .filesystem import explained
 
 _UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -32,18 +32,14 @@ class LockFile:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._descriptor: int | None = None
         self.forget()
 
     def forget(self) -> None:
         """Start as a process that holds nothing: a new one, or the child of a fork, which inherits no record locks."""
-        self._mutex = threading.RLock()  # a hold may be garbage collected, and let go, in the midst of something else
-        self._descriptor: int | None = None
-        self._held: dict[str, _Ticket] = {}
-
-    def inherited(self) -> None:
-        """Close what came over from the parent. It drops this process's locks on the file: there are none yet."""
         self._close()
-        self.forget()
+        self._mutex = threading.RLock()  # a hold may be garbage collected, and let go, in the midst of something else
+        self._held: dict[str, _Ticket] = {}
 
     def acquire(self, key: str) -> FileHold | None:
         """Hold `key`, or None while anyone does, in this process or another."""
@@ -94,7 +90,7 @@ class LockFile:
             except OSError as error:
                 if error.errno in (errno.ENOENT, *_UNWRITABLE):
                     return found
-                raise describe(error, "look at the locks of", os.path.dirname(self._path)) from error
+                raise explained(error, "look at the locks of", os.path.dirname(self._path)) from error
 
     def require(self, hold: Hold) -> None:
         """Raise `HoldLost` unless `hold` is one of ours and still keeps others out."""
@@ -119,18 +115,14 @@ class LockFile:
         try:
             if self._descriptor is None:
                 self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            # Where nothing can be written, nothing can be recorded twice: threads of this process are enough.
-            if error.errno in _UNWRITABLE:
-                return True
-            raise describe(error, "lock a key of", os.path.dirname(self._path)) from error
-        try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, offset)
-        except (BlockingIOError, PermissionError):
-            return False
+            return True
         except OSError as error:
-            raise describe(error, "lock a key of", os.path.dirname(self._path)) from error
-        return True
+            if self._descriptor is None and error.errno in _UNWRITABLE:
+                return True  # where nothing can be written, nothing can be recorded twice: our own threads are enough
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise explained(error, "lock a key of", os.path.dirname(self._path)) from error
 
     def _close(self) -> None:
         # First out of our hands: a number closed twice may be somebody else's file by then.
@@ -197,7 +189,7 @@ def _in_child() -> None:
     global _files_mutex
     _files_mutex = threading.Lock()
     for file in _files.values():
-        file.inherited()
+        file.forget()
 
 
 os.register_at_fork(after_in_child=_in_child)

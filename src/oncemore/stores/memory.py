@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from urllib.parse import quote, unquote
 
 from ..errors import HoldLost, UsageError
-from . import Bytes, Frames, Hold, Store, open_store
-from .keys import DIGITS, above_prefix, check_change, checked, first_key, log_key, log_number
+from . import LAST, Bytes, Frames, Hold, Store, check_change, checked, key_range, last_number, log_key, open_store
 
 LARGE = 1 << 15  # from here on the caller gets a buffer of its own, as from other stores
 _PAGE = 500
@@ -35,22 +35,17 @@ class MemoryStore:
     shared_between_processes = False
 
     def __init__(self, name: str = "") -> None:
-        self._name = name
+        self.url = f"memory://{quote(name, safe='')}"
         with _lock:
             self._contents = _named.setdefault(name, _Contents())
 
-    @property
-    def url(self) -> str:
-        """What `open_store` takes to get this store again in this process."""
-        return f"memory://{quote(self._name, safe='')}"
-
     def get(self, key: str) -> Bytes | None:
-        """The bytes under `key`, or None. A large entry comes as a writable buffer that the caller owns."""
+        """See `Store.get`."""
         with _lock:
             return given(self._contents.values.get(checked(key)))
 
     def get_many(self, keys: Collection[str], *, most: int | None = None) -> dict[str, Bytes | None]:
-        """Those of the entries that there are; see `Store.get_many`."""
+        """See `Store.get_many`."""
         with _lock:
             values = self._contents.values
             return {key: given(values[key], most) for key in map(checked, keys) if key in values}
@@ -58,11 +53,11 @@ class MemoryStore:
     def scan(
         self, prefix: str, *, after: str = "", limit: int | None = None, most: int | None = None
     ) -> Iterator[tuple[str, Bytes | None]]:
-        """The entries whose keys start with `prefix`, in key order; see `Store.scan`."""
-        start, end = first_key(prefix, after), above_prefix(prefix)
-        remaining = limit
-        while remaining is None or remaining > 0:
-            size = _PAGE if remaining is None else min(_PAGE, remaining)
+        """See `Store.scan`."""
+        start, end = key_range(prefix, after)
+        remaining = sys.maxsize if limit is None else limit
+        while remaining > 0:
+            size = min(_PAGE, remaining)
             with _lock:
                 keys, values = self._contents.keys, self._contents.values
                 low = bisect_left(keys, start)
@@ -72,8 +67,7 @@ class MemoryStore:
                 yield key, given(value, most)
             if len(page) < size:
                 return
-            start = page[-1][0] + "\0"
-            remaining = None if remaining is None else remaining - size
+            start, remaining = page[-1][0] + "\0", remaining - size
 
     def commit(
         self,
@@ -84,34 +78,37 @@ class MemoryStore:
         expect: Mapping[str, Bytes | None] = {},
         under: Hold | None = None,
     ) -> bool:
-        """Apply all of it, or nothing; see `Store.commit`."""
+        """See `Store.commit`."""
         # All that can fail comes first.
         check_change(put, append, delete, expect)
         puts = {key: b"".join(frames) for key, frames in put.items()}
         appends = {log: [b"".join((entry,)) for entry in entries] for log, entries in append.items()}
         wanted = {key: None if value is None else b"".join((value,)) for key, value in expect.items()}
-        gone = set(delete)
         with _lock:
-            require(under, self._contents.held)
-            if any(self._contents.values.get(key) != value for key, value in wanted.items()):
+            contents = self._contents
+            require(under, contents.held)
+            if any(contents.values.get(key) != value for key, value in wanted.items()):
                 return False
             for log, entries in appends.items():
                 for number, entry in enumerate(entries, self._last_number(log) + 1):
                     self._put(log_key(log, number), entry)
             for key, value in puts.items():
                 self._put(key, value)
-            self._delete(gone)
+            if gone := contents.values.keys() & set(delete):
+                contents.keys = [key for key in contents.keys if key not in gone]
+                for key in gone:
+                    del contents.values[key]
             if under is not None:
                 under.release()
         return True
 
     def hold(self, key: str) -> Hold | None:
-        """Hold `key` in this process, or None while it is held; see `Store.hold`."""
+        """See `Store.hold`."""
         with _lock:
             return MemoryHold.take(self._contents.held, checked(key), self.get(key))
 
     def held(self, keys: Collection[str]) -> set[str]:
-        """Those of the keys that are held; see `Store.held`."""
+        """See `Store.held`."""
         with _lock:
             return {key for key in keys if checked(key) in self._contents.held}
 
@@ -129,23 +126,10 @@ class MemoryStore:
             insort(self._contents.keys, key)
         self._contents.values[key] = value
 
-    def _delete(self, keys: set[str]) -> None:
-        contents = self._contents
-        found = keys & contents.values.keys()
-        if found:
-            contents.keys = [key for key in contents.keys if key not in found]
-            for key in found:
-                del contents.values[key]
-
     def _last_number(self, log: str) -> int:
         keys = self._contents.keys
-        position = bisect_left(keys, log + "f" * DIGITS + "\0")
-        while position and keys[position - 1] >= log + "0" * DIGITS:
-            position -= 1
-            number = log_number(log, keys[position])
-            if number is not None:
-                return number
-        return 0
+        first, above = bisect_left(keys, log_key(log, 0)), bisect_right(keys, log_key(log, LAST))
+        return last_number(log, (keys[place] for place in reversed(range(first, above))))
 
 
 class MemoryHold:

@@ -7,8 +7,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ..errors import StoreError
-from . import Bytes, Frames, Hold, Store
-from .keys import check_change, checked, log_key, log_number
+from . import Bytes, Frames, Hold, Store, check_change, checked, last_number, log_key
 from .memory import MemoryHold, given, require
 
 
@@ -28,12 +27,12 @@ class Overlay:
         return self.below.url
 
     def get(self, key: str) -> Bytes | None:
-        """The bytes under `key`, or None."""
+        """See `Store.get`."""
         with self._lock:
             return given(self._written[key]) if key in self._written else self.below.get(key)
 
     def get_many(self, keys: Collection[str], *, most: int | None = None) -> dict[str, Bytes | None]:
-        """Those of the entries that there are; see `Store.get_many`."""
+        """See `Store.get_many`."""
         with self._lock:
             here = {key: self._written[key] for key in keys if key in self._written}
             found = self.below.get_many([key for key in keys if key not in here], most=most)
@@ -42,7 +41,7 @@ class Overlay:
     def scan(
         self, prefix: str, *, after: str = "", limit: int | None = None, most: int | None = None
     ) -> Iterator[tuple[str, Bytes | None]]:
-        """The entries whose keys start with `prefix`, in key order; see `Store.scan`."""
+        """See `Store.scan`."""
         with self._lock:
             written = {key: self._written[key] for key in self._written if key.startswith(prefix) and key > after}
         below = (pair for pair in self.below.scan(prefix, after=after, most=most) if pair[0] not in written)
@@ -84,8 +83,7 @@ class Overlay:
 
     def _number(self, log: str) -> int:
         if log not in self._last:
-            numbers = (log_number(log, key) for key, _ in self.below.scan(log, most=0))
-            self._last[log] = max((number for number in numbers if number is not None), default=0)
+            self._last[log] = last_number(log, reversed([key for key, _ in self.below.scan(log, most=0)]))
         return self._last[log]
 
     def hold(self, key: str) -> Hold | None:
