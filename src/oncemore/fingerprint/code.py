@@ -12,9 +12,8 @@ from typing import Any, Literal
 from ..errors import FingerprintError
 from ..modules import name_of_namespace
 from . import values
-from .listing import hashed
 from .shown import Part, is_secret, masked, short
-from .source import class_text, own
+from .syntax import class_text, hashed, own
 from .units import home_of, without_step
 from .walk import Known, Record, Walk, active, answering
 from .watch import Watch

@@ -9,8 +9,6 @@ from opcode import hasconst, opmap
 from types import CodeType
 from typing import NamedTuple
 
-from .listing import Import
-
 _CACHE = opmap.get("CACHE", -1)
 _EXTENDED = opmap["EXTENDED_ARG"]
 _GLOBAL = opmap["LOAD_GLOBAL"]
@@ -36,6 +34,18 @@ _ATTRIBUTE = re.compile(_any(_ATTRIBUTES))
 _CHAIN = re.compile(
     b"%b(?:%b*%b)*" % (_any({_GLOBAL, *_NAMES}), _any({_CACHE, _EXTENDED, *_COPIES}), _any(_ATTRIBUTES))
 )
+
+
+class Import(NamedTuple):
+    """`import module`, or `from module import name`, in a body.
+
+    `escapes`: what it binds is used otherwise than in `bound.attribute`, as far as one can know.
+    """
+
+    module: str
+    level: int
+    name: str | None
+    escapes: bool = True
 
 
 class Reads(NamedTuple):

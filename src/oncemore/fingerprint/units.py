@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..modules import is_project_file, is_project_module
 from .kinds import home
-from .listing import hashed
 from .reach import rebinds
+from .syntax import hashed
 
 if TYPE_CHECKING:
     from .walk import Walk

@@ -29,9 +29,8 @@ from ..modules import (
 )
 from . import units, values
 from .classes import class_pieces
-from .listing import Import, hashed
-from .reach import Reads, reads
-from .source import own
+from .reach import Import, Reads, reads
+from .syntax import hashed, own
 from .watch import Watch, containers_of
 
 if TYPE_CHECKING:
