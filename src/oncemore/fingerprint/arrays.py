@@ -13,8 +13,7 @@ from typing import Any
 
 from ..bulk import hasher
 from ..modules import loaded
-from .kinds import attributes
-from .parts import Describe, Parts, by_attribute, refuse
+from .kinds import Describe, Parts, attributes, by_attribute, refuse
 
 _BUFFER = 1 << 20  # bytes that are copied at a time from an array that does not lie in one piece
 

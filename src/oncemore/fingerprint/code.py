@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from types import FunctionType, MethodType
 from typing import Any, Literal
 
@@ -27,9 +28,15 @@ class _Seen:
     records: dict[str, Record]
     watch: Watch
     known: Known
-    foreign: frozenset[str]
-    parts: dict[str, Part] = field(default_factory=dict[str, Part])  # both as soon as somebody asks
-    packages: dict[str, str] | None = None
+    foreign: set[str]
+
+    @cached_property
+    def parts(self) -> dict[str, Part]:
+        return {name: _part(name, record) for name, record in self.records.items()}
+
+    @cached_property
+    def packages(self) -> dict[str, str]:
+        return _versions(self.foreign.difference(sys.stdlib_module_names))
 
 
 class Code:
@@ -49,17 +56,11 @@ class Code:
 
     def parts(self) -> dict[str, Part]:
         """What the digest is made of, by names that people read."""
-        now = self.stamp()
-        if not now.parts:
-            now.parts.update((name, _part(name, record)) for name, record in now.records.items())
-        return now.parts
+        return self.stamp().parts
 
     def packages(self) -> dict[str, str]:
         """The installed packages that the code uses, and their versions: recorded, not compared."""
-        now = self.stamp()
-        if now.packages is None:
-            now.packages = _versions(now.foreign.difference(sys.stdlib_module_names))
-        return now.packages
+        return self.stamp().packages
 
     def stamp(self) -> _Seen:
         """What was found: the same object as long as the code is the same."""
@@ -70,7 +71,7 @@ class Code:
         walk.run()
         records = dict(sorted(walk.records.items()))
         pieces = [piece for name, record in records.items() for piece in (name, record.digest)]
-        self._last = _Seen(hashed("identity", *pieces), records, walk.watch, walk.known, frozenset(walk.foreign))
+        self._last = _Seen(hashed("identity", *pieces), records, walk.watch, walk.known, walk.foreign)
         return self._last
 
     @staticmethod
@@ -121,19 +122,13 @@ def _standing(unit: Any) -> Code:
     return known
 
 
-def _of_function(function: FunctionType) -> bytes:
-    if active.walk is not None:
-        return active.walk.function(function)
-    return hashed("function", function.__name__, _standing(function).digest())
-
-
-def _of_class(klass: type) -> bytes:
-    if active.walk is not None:
-        return active.walk.klass(klass)
-    return hashed("class", _standing(klass).digest())
-
-
-values.set_code_identity(_of_function, _of_class)
+def identity_of(unit: FunctionType | type) -> bytes:
+    """What identifies a function or class of the project that is met inside a value."""
+    walk = active.get()
+    if walk is not None:
+        return walk.unit(unit)
+    own_name = () if isinstance(unit, type) else (unit.__name__,)
+    return hashed("class" if isinstance(unit, type) else "function", *own_name, _standing(unit).digest())
 
 
 # --- for the reader -------------------------------------------------------------------------------------------------

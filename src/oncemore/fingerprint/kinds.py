@@ -1,4 +1,4 @@
-"""The kinds of value that Python itself brings, and what identifies each.
+"""What a value is taken apart into, and the kinds of value that Python itself brings.
 
 They are known by name, so that none of their modules need be imported, and described by their own fields rather than
 by their pickles: several pickles differ between Python versions.
@@ -6,25 +6,79 @@ by their pickles: several pickles differ between Python versions.
 
 from __future__ import annotations
 
+import reprlib
 import sys
 import types
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from ..errors import FingerprintError
 from ..modules import canonical_name, is_project_file, is_project_module
-from .parts import Describe, Parts, by_attribute, by_element, by_index, by_key, refuse
 
 _MOVED = {"pathlib._local": "pathlib"}  # Python 3.13 split this module: one name on every version
 _HEAP_TYPE = 1 << 9  # a flag of CPython: the class was made at run time, not compiled in
 
 
-class CodeIdentity:
-    """What identifies functions and classes; `values.set_code_identity` fills it in."""
+Label: TypeAlias = Callable[[Sequence[Any], int], str]
 
-    of_function: Callable[[Any], object]
-    of_class: Callable[[Any], object]
+
+def by_nothing(_children: Sequence[Any], _at: int) -> str:
+    """The part is not something the user wrote, so it adds nothing to the path of an error."""
+    return ""
+
+
+def by_index(_children: Sequence[Any], at: int) -> str:
+    return f"[{at}]"
+
+
+def by_key(children: Sequence[Any], at: int) -> str:
+    """Keys and values stand in turn."""
+    return f"[{reprlib.repr(children[at - 1])}]" if at % 2 else f".keys()[{at // 2}]"
+
+
+def by_attribute(children: Sequence[Any], at: int) -> str:
+    """A name stands before its value; what has no name before it is no attribute."""
+    name = children[at - 1] if at else None
+    return f".{name}" if type(name) is str else ""
+
+
+def by_element(_children: Sequence[Any], _at: int) -> str:
+    """The elements of a set have no place to name."""
+    return "{*}"
+
+
+def columns_in(children: Sequence[Any]) -> range:
+    """Where the columns of a table stand: last, and the first part says how many they are."""
+    return range(len(children) - children[0], len(children))
+
+
+def by_column(children: Sequence[Any], at: int) -> str:
+    columns = columns_in(children)
+    return f"[{at - columns.start}]" if at in columns else ""
+
+
+class Parts(NamedTuple):
+    """A value taken apart. Equal tags with equal parts mean equal values."""
+
+    tag: str
+    children: Sequence[Any] = ()
+    label: Label = by_nothing
+    unordered: bool = False
+
+
+Describe: TypeAlias = Callable[[Any], Parts]
+
+
+def name_of(kind: type) -> str:
+    """The name of a type as a reader knows it."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def refuse(value: object) -> Parts:
+    """The value has no stable identity."""
+    raise FingerprintError(name_of(type(value)))
 
 
 def home(module: object) -> str:
@@ -45,9 +99,16 @@ def attributes(value: object, found: dict[str, Any] | None = None) -> list[Any]:
 # --- code -----------------------------------------------------------------------------------------------------------
 
 
+def _unit(unit: Any) -> bytes:
+    """A function or class of the project."""
+    from .code import identity_of  # which knows values in its turn
+
+    return identity_of(unit)
+
+
 def _class(kind: type) -> Parts:
     if kind.__flags__ & _HEAP_TYPE and is_project_module(kind.__module__):
-        return Parts("project class", [CodeIdentity.of_class(kind)])
+        return Parts("project class", [_unit(kind)])
     return Parts("class", [home(kind.__module__), kind.__qualname__])
 
 
@@ -55,7 +116,7 @@ def _function(function: types.FunctionType) -> Parts:
     named = function.__closure__ is None and "<" not in function.__qualname__
     if named and not is_project_file(function.__code__.co_filename):
         return Parts("library function", [home(function.__module__), function.__qualname__])
-    return Parts("function", [CodeIdentity.of_function(function)])
+    return Parts("function", [_unit(function)])
 
 
 def _builtin(function: Any) -> Parts:

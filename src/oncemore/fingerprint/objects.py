@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import FingerprintError, UsageError
-from . import arrays, tables
-from .kinds import CONTENT, EXACT, REFUSED, WHOLE, Content, attributes, home, typing_form
-from .parts import Describe, Parts, by_attribute, name_of, refuse
+from . import arrays, kinds, tables
+from .kinds import Describe, Parts, attributes, by_attribute, home, name_of, refuse
 
 _LIBRARIES = frozenset({"numpy", "pandas", "polars", "pyarrow", "torch"})
 _PLAIN = (type(None), bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset)
@@ -43,20 +42,20 @@ def _choose(kind: type[Any], sample: object) -> Describe:
     stated = _stated(kind)
     if stated is not None:
         return stated
-    if kind in EXACT:
-        return EXACT[kind]
+    if kind in kinds.EXACT:
+        return kinds.EXACT[kind]
     if kind.__module__ == "typing" and not issubclass(kind, type):
-        return typing_form
+        return kinds.typing_form
     lineage = [(base, f"{base.__module__}.{base.__qualname__}") for base in kind.__mro__]  # pyright: ignore[reportGeneralTypeIssues]
     for base, name in lineage:
-        known = WHOLE.get(name) or _of_library(kind, base)
+        known = kinds.WHOLE.get(name) or _of_library(kind, base)
         if known is not None:
             return known
     for base, name in lineage:
-        if name in REFUSED:
+        if name in kinds.REFUSED:
             return refuse
-        if name in CONTENT:
-            return _with_content(kind, base, CONTENT[name])
+        if name in kinds.CONTENT:
+            return _with_content(kind, base, kinds.CONTENT[name])
         if base is not object and ("__reduce__" in vars(base) or "__reduce_ex__" in vars(base)):
             break
     return _by_convention(kind, sample)
@@ -90,7 +89,7 @@ def _of_library(kind: type, base: type) -> Describe | None:
     return arrays.describer(kind) if library in ("numpy", "torch") else tables.describer(kind)
 
 
-def _with_content(kind: type, base: type, content: Content) -> Describe:
+def _with_content(kind: type, base: type, content: kinds.Content) -> Describe:
     tag = f"{home(base.__module__)}.{base.__qualname__}"
     if kind is base:
         return lambda value: Parts(tag, content(value))

@@ -12,7 +12,7 @@ from typing import Any
 from ..bulk import hasher
 from ..modules import loaded
 from .arrays import content
-from .parts import Describe, Parts, by_column, refuse
+from .kinds import Describe, Parts, by_column, refuse
 
 
 def describer(kind: type) -> Describe | None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import gc
 import pickle
-import types
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
@@ -23,11 +22,10 @@ from blake3 import blake3
 
 from ..errors import FingerprintError
 from .cycles import colours
-from .kinds import CodeIdentity
+from .kinds import Parts, by_column, columns_in
 from .objects import describe, register_identity
-from .parts import Parts, by_column, columns_in
 
-__all__ = ["Digests", "digest", "identity", "register_identity", "set_code_identity"]
+__all__ = ["Digests", "digest", "identity", "register_identity"]
 
 SCALARS = frozenset({type(None), bool, int, float, str, bytes, bytearray})
 _CONTAINERS = frozenset({list, tuple, dict})
@@ -55,12 +53,6 @@ def is_flat(value: Any) -> bool:
     if kind not in _CONTAINERS or not SCALARS.issuperset(map(type, value)):
         return False
     return kind is not dict or SCALARS.issuperset(map(type, value.values()))
-
-
-def set_code_identity(of_function: Callable[[Any], object], of_class: Callable[[type], object]) -> None:
-    """Say what identifies a function and a class of the project; each gives a value that is then hashed."""
-    CodeIdentity.of_function = staticmethod(of_function)
-    CodeIdentity.of_class = staticmethod(of_class)
 
 
 # --- plain data -----------------------------------------------------------------------------------------------------
@@ -350,23 +342,3 @@ def _digests_of_cycle(nodes: list[_Node]) -> Iterable[bytes]:
     }
     whole = plain_digest(sorted(members), b"cycle")
     return [plain_digest((whole, colour), b"in cycle") for colour in found]
-
-
-# --- before the identity of code is known ---------------------------------------------------------------------------
-
-
-def _plain_function(function: types.FunctionType) -> object:
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    return [function.__module__, function.__qualname__, _code(function.__code__), function.__defaults__, cells]
-
-
-def _code(code: types.CodeType) -> object:
-    constants = [_code(each) if isinstance(each, types.CodeType) else each for each in code.co_consts]
-    return [code.co_code, code.co_names, constants]
-
-
-def _plain_class(kind: type) -> object:
-    return [kind.__module__, kind.__qualname__]
-
-
-set_code_identity(_plain_function, _plain_class)
