@@ -5,7 +5,6 @@ Only imported when a value of such a type turns up, so the library is there; it 
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Iterator
 from functools import lru_cache
@@ -79,14 +78,13 @@ def _seeds(seeds: Any) -> Parts:
 
 
 def _tensor(tensor: Any) -> Parts:
-    torch: Any = sys.modules["torch"]
+    torch, np = sys.modules["torch"], loaded("numpy")
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_nested:
         return refuse(tensor)
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    size = plain.numel() * plain.element_size()
-    # where it lies, not through numpy: that would forbid the user to resize the tensor from then on
-    lying = memoryview((ctypes.c_char * size).from_address(plain.data_ptr())).cast("B") if size else b""
-    content = hasher(size).update(lying).digest(16)
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    # The memory itself. `plain.numpy()` would forbid the user to resize the tensor from then on.
+    memory = bytes(plain.tolist()) if np is None else np.from_dlpack(plain)
+    content = hasher(len(plain)).update(memory).digest(16)
     grad = [tensor.grad] if tensor.is_leaf and tensor.grad is not None else []
     return Parts(
         "torch.Tensor", [type(tensor), str(tensor.dtype), tuple(tensor.shape), tensor.requires_grad, content, *grad]
