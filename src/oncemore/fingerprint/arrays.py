@@ -1,6 +1,6 @@
 """Arrays of numpy and tensors of torch: by kind of element, shape and content in logical order.
 
-Only imported when a value of such a type turns up, so the library is there; it is never imported from here.
+A value of such a type shows that its library is loaded; none is ever imported from here.
 """
 
 from __future__ import annotations

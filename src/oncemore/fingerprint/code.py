@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ..errors import FingerprintError
 from ..modules import name_of_namespace
-from . import values
+from . import kinds, values
 from .shown import Part, is_secret, masked, short
 from .syntax import class_text, hashed, own
 from .units import home_of, without_step
@@ -122,13 +122,16 @@ def _standing(unit: Any) -> Code:
     return known
 
 
-def identity_of(unit: FunctionType | type) -> bytes:
+def _identity_of(unit: FunctionType | type) -> bytes:
     """What identifies a function or class of the project that is met inside a value."""
     walk = active.get()
     if walk is not None:
         return walk.unit(unit)
     own_name = () if isinstance(unit, type) else (unit.__name__,)
     return hashed("class" if isinstance(unit, type) else "function", *own_name, _standing(unit).digest())
+
+
+kinds.identity_of_unit = _identity_of
 
 
 # --- for the reader -------------------------------------------------------------------------------------------------

@@ -98,17 +98,14 @@ def attributes(value: object, found: dict[str, Any] | None = None) -> list[Any]:
 
 # --- code -----------------------------------------------------------------------------------------------------------
 
-
-def _unit(unit: Any) -> bytes:
-    """A function or class of the project."""
-    from .code import identity_of  # which knows values in its turn
-
-    return identity_of(unit)
+identity_of_unit: Callable[
+    [Any], bytes
+]  # of a function or class of the project; set by code.py, which builds on values
 
 
 def _class(kind: type) -> Parts:
     if kind.__flags__ & _HEAP_TYPE and is_project_module(kind.__module__):
-        return Parts("project class", [_unit(kind)])
+        return Parts("project class", [identity_of_unit(kind)])
     return Parts("class", [home(kind.__module__), kind.__qualname__])
 
 
@@ -116,7 +113,7 @@ def _function(function: types.FunctionType) -> Parts:
     named = function.__closure__ is None and "<" not in function.__qualname__
     if named and not is_project_file(function.__code__.co_filename):
         return Parts("library function", [home(function.__module__), function.__qualname__])
-    return Parts("function", [_unit(function)])
+    return Parts("function", [identity_of_unit(function)])
 
 
 def _builtin(function: Any) -> Parts:

@@ -11,7 +11,10 @@ from ..errors import FingerprintError, UsageError
 from . import arrays, kinds, tables
 from .kinds import Describe, Parts, attributes, by_attribute, home, name_of, refuse
 
-_LIBRARIES = frozenset({"numpy", "pandas", "polars", "pyarrow", "torch"})
+_LIBRARIES = {
+    **dict.fromkeys(("numpy", "torch"), arrays.describer),
+    **dict.fromkeys(("pandas", "polars", "pyarrow"), tables.describer),
+}
 _PLAIN = (type(None), bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset)
 _DEFAULT_STATE = getattr(object, "__getstate__", None)  # there is one since Python 3.11
 
@@ -47,8 +50,11 @@ def _choose(kind: type[Any], sample: object) -> Describe:
     if kind.__module__ == "typing" and not issubclass(kind, type):
         return kinds.typing_form
     lineage = [(base, f"{base.__module__}.{base.__qualname__}") for base in kind.__mro__]  # pyright: ignore[reportGeneralTypeIssues]
-    for base, name in lineage:
-        known = kinds.WHOLE.get(name) or _of_library(kind, base)
+    for _, name in lineage:
+        if name in kinds.WHOLE:
+            return kinds.WHOLE[name]
+        library = _LIBRARIES.get(name.partition(".")[0])
+        known = library(kind) if library else None
         if known is not None:
             return known
     for base, name in lineage:
@@ -79,14 +85,6 @@ def _identified_by(function: Callable[[Any], object]) -> Describe:
         return Parts("identity", [type(value), identity])
 
     return describe_by_identity
-
-
-def _of_library(kind: type, base: type) -> Describe | None:
-    """A type that exists shows that its library is loaded: only then do we load what describes it."""
-    library = str(base.__module__).partition(".")[0]
-    if library not in _LIBRARIES:
-        return None
-    return arrays.describer(kind) if library in ("numpy", "torch") else tables.describer(kind)
 
 
 def _with_content(kind: type, base: type, content: kinds.Content) -> Describe:

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from blake3 import blake3
 
 from .kept import kept
-from .reach import CONSTANTS, Import, instructions, reads
+from .reach import CONSTANTS, Import, all_codes, instructions, reads
 
 EDITION = 1  # of what a listing says, and how `key_of` says it: listings of another edition don't count
 _MAKER = f"{EDITION} {sys.implementation.name} {sys.version} {sys.flags.optimize}"
@@ -172,7 +172,7 @@ def make_listing(text: bytes, path: str, futures: int, lambdas: bool) -> Listing
     flags = futures | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as in a notebook
     compiled: CodeType = _steadily(lambda: compile(tree, path, "exec", flags=flags, dont_inherit=True))
     functions: dict[bytes, list[_Listed]] = {}
-    for code in _all_codes(compiled):
+    for code in all_codes(compiled):
         if (code.co_name, code.co_firstlineno) in nodes:
             node, first, last = nodes[code.co_name, code.co_firstlineno]
             functions.setdefault(key_of(code), []).append((first, last, *_digest_of_tree(node)))
@@ -226,13 +226,6 @@ def _span(node: _Function | ast.ClassDef) -> tuple[int, int]:
     decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
     first = decorators[0].lineno if decorators else node.lineno
     return first, node.end_lineno or first
-
-
-def _all_codes(code: CodeType) -> Iterator[CodeType]:
-    for item in code.co_consts:
-        if isinstance(item, CodeType):
-            yield item
-            yield from _all_codes(item)
 
 
 # --- one function's tree ------------------------------------------------------------------------------------------------

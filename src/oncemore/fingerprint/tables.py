@@ -1,6 +1,6 @@
 """Frames, series and columns of pandas, polars and pyarrow: by name, type and content, however they lie in memory.
 
-Only imported when a value of such a type turns up, so the library is there; it is never imported from here.
+A value of such a type shows that its library is loaded; none is ever imported from here.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ import gc
 import pickle
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from blake3 import blake3
@@ -266,8 +265,7 @@ class Digests:
 
     def _as_plain(self, value: Any) -> _Plain | None:
         """An attempt to save the walk through plain data; where it fails, the walk finds out the same."""
-        elements = map(type, value)
-        if SCALARS.issuperset(chain(elements, map(type, value.values())) if type(value) is dict else elements):
+        if is_flat(value):
             return _Plain(value, (1 if value else 0, len(value)))
         if self._trials <= 0:
             return None

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.util import resolve_name
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import FingerprintError
 from ..modules import (
@@ -31,9 +31,6 @@ from .classes import class_pieces
 from .reach import Import, Reads, reads
 from .syntax import hashed, own
 from .watch import Watch, containers_of
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 Space = dict[str, Any]
 Unit = FunctionType | type
