@@ -11,8 +11,9 @@ from types import FunctionType, MethodType
 from typing import Any, Literal
 
 from ..errors import FingerprintError
-from ..modules import name_of_namespace
-from . import kinds, values
+from ..modules import is_project_file, is_project_module, name_of_namespace
+from . import values
+from .kinds import WHOLE, Parts, home
 from .shown import Part, is_secret, masked, short
 from .syntax import class_text, hashed, own
 from .units import home_of, without_step
@@ -109,6 +110,7 @@ def _root_of(function: Any) -> Any:
 
 # --- functions and classes inside values ----------------------------------------------------------------------------
 
+_HEAP_TYPE = 1 << 9  # a flag of CPython: the class was made at run time, not compiled in
 _lasting: dict[int, Code] = {}
 
 
@@ -131,7 +133,20 @@ def _identity_of(unit: FunctionType | type) -> bytes:
     return hashed("class" if isinstance(unit, type) else "function", *own_name, _standing(unit).digest())
 
 
-kinds.identity_of_unit = _identity_of
+def _class(kind: type) -> Parts:
+    if kind.__flags__ & _HEAP_TYPE and is_project_module(kind.__module__):
+        return Parts("project class", [_identity_of(kind)])
+    return Parts("class", [home(kind.__module__), kind.__qualname__])
+
+
+def _function(function: FunctionType) -> Parts:
+    named = function.__closure__ is None and "<" not in function.__qualname__
+    if named and not is_project_file(function.__code__.co_filename):
+        return Parts("library function", [home(function.__module__), function.__qualname__])
+    return Parts("function", [_identity_of(function)])
+
+
+WHOLE.update({"builtins.type": _class, "builtins.function": _function})
 
 
 # --- for the reader -------------------------------------------------------------------------------------------------

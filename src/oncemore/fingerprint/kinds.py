@@ -15,10 +15,9 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import FingerprintError
-from ..modules import canonical_name, is_project_file, is_project_module
+from ..modules import canonical_name
 
 _MOVED = {"pathlib._local": "pathlib"}  # Python 3.13 split this module: one name on every version
-_HEAP_TYPE = 1 << 9  # a flag of CPython: the class was made at run time, not compiled in
 
 
 Label: TypeAlias = Callable[[Sequence[Any], int], str]
@@ -98,23 +97,6 @@ def attributes(value: object, found: dict[str, Any] | None = None) -> list[Any]:
 
 # --- code -----------------------------------------------------------------------------------------------------------
 
-identity_of_unit: Callable[
-    [Any], bytes
-]  # of a function or class of the project; set by code.py, which builds on values
-
-
-def _class(kind: type) -> Parts:
-    if kind.__flags__ & _HEAP_TYPE and is_project_module(kind.__module__):
-        return Parts("project class", [identity_of_unit(kind)])
-    return Parts("class", [home(kind.__module__), kind.__qualname__])
-
-
-def _function(function: types.FunctionType) -> Parts:
-    named = function.__closure__ is None and "<" not in function.__qualname__
-    if named and not is_project_file(function.__code__.co_filename):
-        return Parts("library function", [home(function.__module__), function.__qualname__])
-    return Parts("function", [identity_of_unit(function)])
-
 
 def _builtin(function: Any) -> Parts:
     owner = function.__self__
@@ -169,10 +151,8 @@ def _sentinel(value: object) -> Parts:
     return refuse(value)
 
 
-# These describe their subclasses as well.
+# These describe their subclasses as well. Functions and classes are added by code.py, which builds on values.
 WHOLE: dict[str, Describe] = {
-    "builtins.type": _class,
-    "builtins.function": _function,
     "builtins.builtin_function_or_method": _builtin,
     "builtins.method": lambda v: Parts("method", [v.__func__, v.__self__]),
     "builtins.method-wrapper": lambda v: Parts("method wrapper", [v.__name__, v.__self__]),
