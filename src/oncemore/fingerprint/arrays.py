@@ -12,7 +12,7 @@ from typing import Any
 
 from ..bulk import hasher
 from ..modules import loaded
-from .kinds import Describe, Parts, attributes, by_attribute, refuse
+from .kinds import Describe, Parts, attributes, refuse
 
 _BUFFER = 1 << 20  # bytes that are copied at a time from an array that does not lie in one piece
 
@@ -46,7 +46,7 @@ def _array(array: Any) -> Parts:
     children = [_dtype(array.dtype), content(plain), *array.shape]
     if type(array) in (np.ndarray, np.memmap):  # where the memory comes from is no difference in content
         return Parts("numpy.ndarray", children)
-    return Parts("numpy.subclass", [type(array), len(children), *children, *attributes(array)], by_attribute)
+    return Parts("numpy.subclass", [type(array), len(children), *children, *attributes(array)], "attribute")
 
 
 def _scalar(scalar: Any) -> Parts:

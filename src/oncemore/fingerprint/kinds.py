@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..errors import FingerprintError
 from ..modules import canonical_name
@@ -20,51 +20,36 @@ from ..modules import canonical_name
 _MOVED = {"pathlib._local": "pathlib"}  # Python 3.13 split this module: one name on every version
 
 
-Label: TypeAlias = Callable[[Sequence[Any], int], str]
-
-
-def by_nothing(_children: Sequence[Any], _at: int) -> str:
-    """The part is not something the user wrote, so it adds nothing to the path of an error."""
-    return ""
-
-
-def by_index(_children: Sequence[Any], at: int) -> str:
-    return f"[{at}]"
-
-
-def by_key(children: Sequence[Any], at: int) -> str:
-    """Keys and values stand in turn."""
-    return f"[{reprlib.repr(children[at - 1])}]" if at % 2 else f".keys()[{at // 2}]"
-
-
-def by_attribute(children: Sequence[Any], at: int) -> str:
-    """A name stands before its value; what has no name before it is no attribute."""
-    name = children[at - 1] if at else None
-    return f".{name}" if type(name) is str else ""
-
-
-def by_element(_children: Sequence[Any], _at: int) -> str:
-    """The elements of a set have no place to name."""
-    return "{*}"
-
-
-def columns_in(children: Sequence[Any]) -> range:
-    """Where the columns of a table stand: last, and the first part says how many they are."""
-    return range(len(children) - children[0], len(children))
-
-
-def by_column(children: Sequence[Any], at: int) -> str:
-    columns = columns_in(children)
-    return f"[{at - columns.start}]" if at in columns else ""
-
-
 class Parts(NamedTuple):
-    """A value taken apart. Equal tags with equal parts mean equal values."""
+    """A value taken apart. Equal tags with equal parts mean equal values.
+
+    `by` says how an error writes the way to a part; not at all if the part is nothing that the user wrote.
+    """
 
     tag: str
     children: Sequence[Any] = ()
-    label: Label = by_nothing
+    by: Literal["", "index", "key", "attribute", "element", "column"] = ""
     unordered: bool = False
+
+    @property
+    def columns(self) -> range:
+        """Where the columns of a table stand: last, and the first part says how many they are."""
+        return range(len(self.children) - self.children[0], len(self.children))
+
+    def way_to(self, at: int) -> str:
+        """How an error writes the way to a part."""
+        before = self.children[at - 1] if at > 0 else None
+        if self.by == "index":
+            return f"[{at}]"
+        if self.by == "element":  # has no place to name
+            return "{*}"
+        if self.by == "key":  # keys and values stand in turn
+            return f"[{reprlib.repr(before)}]" if at % 2 else f".keys()[{at // 2}]"
+        if self.by == "attribute" and type(before) is str:  # a name stands before its value
+            return f".{before}"
+        if self.by == "column" and at in self.columns:
+            return f"[{at - self.columns.start}]"
+        return ""
 
 
 Describe: TypeAlias = Callable[[Any], Parts]
@@ -110,7 +95,7 @@ def _member(descriptor: Any) -> Parts:
 
 def _partial(partial: Any) -> Parts:
     children = [type(partial), partial.func, partial.args, partial.keywords, *attributes(partial)]
-    return Parts("partial", children, by_attribute)
+    return Parts("partial", children, "attribute")
 
 
 def _proxy(proxy: Any) -> Parts:
@@ -137,7 +122,7 @@ def _exception(error: BaseException) -> Parts:
         hidden = [error.filename, error.filename2]
     elif isinstance(error, ImportError):
         hidden = [error.name, error.path]
-    return Parts("exception", [type(error), error.args, hidden, *attributes(error)], by_attribute)
+    return Parts("exception", [type(error), error.args, hidden, *attributes(error)], "attribute")
 
 
 @lru_cache(maxsize=256)  # the search takes milliseconds
@@ -172,7 +157,7 @@ WHOLE: dict[str, Describe] = {
     "logging.Logger": lambda v: Parts("logger", [v.name]),
     "types.GenericAlias": lambda v: Parts("alias", [v.__origin__, v.__args__]),
     "types.UnionType": lambda v: Parts("union", [v.__args__]),
-    "types.SimpleNamespace": lambda v: Parts("namespace", [type(v), *attributes(v)], by_attribute),
+    "types.SimpleNamespace": lambda v: Parts("namespace", [type(v), *attributes(v)], "attribute"),
     "builtins.ObjectProxy": _proxy,  # wrapt 1 compiled, then wrapt 2, then either without its extension
     "_wrappers.ObjectProxy": _proxy,
     "wrapt.wrappers.ObjectProxy": _proxy,
@@ -210,14 +195,14 @@ def _set(value: Any) -> Parts:
     """Elements of one kind with a natural order are sorted; others the walk orders by their digests."""
     name, kinds = type(value).__name__, set(map(type, value))
     if len(kinds) == 1 and kinds <= {int, str, bytes}:
-        return Parts(f"sorted {name}", sorted(value), by_element)
-    return Parts(name, list(value), by_element, unordered=True)
+        return Parts(f"sorted {name}", sorted(value), "element")
+    return Parts(name, list(value), "element", unordered=True)
 
 
 EXACT: dict[type, Describe] = {
-    list: lambda v: Parts("list", v, by_index),
-    tuple: lambda v: Parts("tuple", v, by_index),
-    dict: lambda v: Parts("dict", list(chain.from_iterable(v.items())), by_key),
+    list: lambda v: Parts("list", v, "index"),
+    tuple: lambda v: Parts("tuple", v, "index"),
+    dict: lambda v: Parts("dict", list(chain.from_iterable(v.items())), "key"),
     set: _set,
     frozenset: _set,
     object: _sentinel,

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import FingerprintError, UsageError
 from . import arrays, kinds, tables
-from .kinds import Describe, Parts, attributes, by_attribute, home, name_of, refuse
+from .kinds import Describe, Parts, attributes, home, name_of, refuse
 
 _LIBRARIES = {
     **dict.fromkeys(("numpy", "torch"), arrays.describer),
@@ -93,7 +93,7 @@ def _with_content(kind: type, base: type, content: kinds.Content) -> Describe:
         return lambda value: Parts(tag, content(value))
     state = _state(kind, kind.__mro__[: kind.__mro__.index(base)])
     tag = f"subclass of {tag}"
-    return lambda value: Parts(tag, [type(value), *content(value), *state(value)], by_attribute)
+    return lambda value: Parts(tag, [type(value), *content(value), *state(value)], "attribute")
 
 
 def _state(kind: type, bases: tuple[type, ...]) -> Callable[[Any], list[Any]]:
@@ -160,7 +160,7 @@ def _by_convention(kind: Any, sample: object) -> Describe:
             object.__reduce_ex__(sample, 2)
         except Exception:  # it holds something that is not among its attributes
             return refuse
-    return lambda value: Parts("object", [type(value), *state(value)], by_attribute)
+    return lambda value: Parts("object", [type(value), *state(value)], "attribute")
 
 
 def _by_reduce(value: Any) -> Parts:
@@ -176,4 +176,4 @@ def _by_reduce(value: Any) -> Parts:
     state, items, pairs, setter = (*more, None, None, None, None)[:4]
     children = [kind, function, args, items and list(items), pairs and list(pairs), setter]
     children += _named(value, "__reduce__()", state)
-    return Parts("reduced", children, by_attribute)
+    return Parts("reduced", children, "attribute")

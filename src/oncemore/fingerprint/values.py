@@ -21,7 +21,7 @@ from blake3 import blake3
 
 from ..errors import FingerprintError
 from .cycles import colours
-from .kinds import Parts, by_column, columns_in
+from .kinds import Parts
 from .objects import describe, register_identity
 
 __all__ = ["Digests", "digest", "identity", "register_identity"]
@@ -233,7 +233,7 @@ class Digests:
                     if path:
                         path[-1].found[path[-1].at] = left
         except BaseException as error:
-            where = "".join(node.parts.label(node.parts.children, node.at) for node in path)
+            where = "".join(node.parts.way_to(node.at) for node in path)
             for node in (*path, *self._waiting):  # nothing is known of them
                 memo.pop(id(node.value), None)
             path.clear()
@@ -286,8 +286,8 @@ class Digests:
     def _close(self, node: _Node) -> bytes | _Node:
         """The digest; or the node itself, if it lies in a cycle that was entered above."""
         known = _known_digests(node)
-        if node.parts.label is by_column:
-            self._columns[id(node.value)] = [known[at] for at in columns_in(node.parts.children) if at in known]
+        if node.parts.by == "column":
+            self._columns[id(node.value)] = [known[at] for at in node.parts.columns if at in known]
         if len(known) == len(node.found):
             return _digest_of_parts(node.parts, known)
         node.low = min(found.low for found in (node, *node.found.values()) if isinstance(found, _Node))
