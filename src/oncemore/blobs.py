@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 from blake3 import blake3
 
+from .bulk import content_digest
 from .codec import Decoded, encode
 from .errors import CodecError, IntegrityError, StoreError
 from .secret import secret
@@ -154,15 +155,6 @@ def compare(path: str, kept: Kept) -> State:
         return "same" if content_digest(path) == kept.digest else "changed"
     except (FileNotFoundError, NotADirectoryError):
         return "missing"
-
-
-def content_digest(path: str) -> bytes:
-    """BLAKE3 of a file's content."""
-    hasher = blake3()
-    with open(path, "rb", buffering=0) as file:
-        while block := file.read(CHUNK):
-            hasher.update(block)
-    return hasher.digest()
 
 
 class Drafts:

@@ -11,6 +11,7 @@ from blake3 import blake3
 
 Bytes = Union[bytes, bytearray, memoryview]
 LARGE = 1 << 21  # bytes; for fewer, starting threads takes longer than they save
+_BLOCK = 8 << 20  # bytes of a file in memory at a time
 _HUGE = 1 << 21  # bytes of a huge page; what is smaller gets none
 
 
@@ -37,6 +38,15 @@ def hasher(size: int, **options: Any) -> blake3:
                 raise
             _Threads.refused = True  # no thread can be had: blake3 does not raise an Exception, and says so on stderr
     return blake3(**options)
+
+
+def content_digest(path: str) -> bytes:
+    """BLAKE3 of a file's content."""
+    found = blake3()
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(_BLOCK):
+            found.update(block)
+    return found.digest()
 
 
 def allocate(size: int) -> memoryview:

@@ -7,7 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, BinaryIO, Union, cast
 
-from .blobs import Blobs, Kept, active, content_digest, keep_now, put_back, remove, source
+from .blobs import Blobs, Kept, active, keep_now, put_back, remove, source
+from .bulk import content_digest
 from .errors import StoreError, warn
 
 PathLike = Union[str, "os.PathLike[str]"]

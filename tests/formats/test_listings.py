@@ -1,6 +1,6 @@
 """What listings say, pinned to their edition: those of another edition in users' caches don't count.
 
-If this is red because a listing says something else now, give `EDITION` in src/oncemore/fingerprint/listing.py a new number.
+If this is red because a listing says something else now, give `EDITION` in src/oncemore/fingerprint/syntax.py a new number.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import Path
 
-from oncemore.fingerprint.listing import EDITION
-from oncemore.fingerprint.tree import make
+from oncemore.fingerprint.syntax import EDITION, make_listing
 
 SAMPLES = Path(__file__).parent / "code_samples.py"
 
@@ -17,7 +16,7 @@ SAMPLES = Path(__file__).parent / "code_samples.py"
 def test_listings_of_one_edition_say_one_thing() -> None:
     said: list[object] = []
     for lambdas in (False, True):
-        functions, classes = make(SAMPLES.read_bytes(), "code_samples.py", 0, lambdas)
+        functions, classes = make_listing(SAMPLES.read_bytes(), "code_samples.py", 0, lambdas)
         listed = [
             (first, last, digest.hex(), sorted(names), imports)
             for found in functions.values()

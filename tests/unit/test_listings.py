@@ -11,8 +11,7 @@ from types import CodeType, FunctionType
 
 import pytest
 
-from oncemore.fingerprint.listing import key_of
-from oncemore.fingerprint.tree import make
+from oncemore.fingerprint.syntax import key_of, make_listing
 from tests.processes import Script
 
 TEXT = """\
@@ -206,7 +205,7 @@ def test_a_constant_that_no_compiler_makes_is_no_source_s(ask: Ask) -> None:
 
 
 def test_of_two_functions_with_the_same_code_the_nearest_is_shown() -> None:
-    listing = make(b"def f(x): return x\n\n\n\ndef f(x): return x\n", "etl.py", 0, lambdas=False)
+    listing = make_listing(b"def f(x): return x\n\n\n\ndef f(x): return x\n", "etl.py", 0, lambdas=False)
     (code,) = codes("\n\n\ndef f(x): return x")
     found = listing.find(code)
     assert found is not None

@@ -1,11 +1,10 @@
 """Arrays of numpy and tensors of torch: by kind of element, shape and content in logical order.
 
-Only imported when a value of such a type turns up, so the library is there; it is never imported from here.
+A value of such a type shows that its library is loaded; none is ever imported from here.
 """
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Iterator
 from functools import lru_cache
@@ -13,8 +12,7 @@ from typing import Any
 
 from ..bulk import hasher
 from ..modules import loaded
-from .kinds import attributes
-from .parts import Describe, Parts, by_attribute, refuse
+from .kinds import Describe, Parts, attributes, refuse
 
 _BUFFER = 1 << 20  # bytes that are copied at a time from an array that does not lie in one piece
 
@@ -48,7 +46,7 @@ def _array(array: Any) -> Parts:
     children = [_dtype(array.dtype), content(plain), *array.shape]
     if type(array) in (np.ndarray, np.memmap):  # where the memory comes from is no difference in content
         return Parts("numpy.ndarray", children)
-    return Parts("numpy.subclass", [type(array), len(children), *children, *attributes(array)], by_attribute)
+    return Parts("numpy.subclass", [type(array), len(children), *children, *attributes(array)], "attribute")
 
 
 def _scalar(scalar: Any) -> Parts:
@@ -80,14 +78,13 @@ def _seeds(seeds: Any) -> Parts:
 
 
 def _tensor(tensor: Any) -> Parts:
-    torch: Any = sys.modules["torch"]
+    torch, np = sys.modules["torch"], loaded("numpy")
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_nested:
         return refuse(tensor)
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    size = plain.numel() * plain.element_size()
-    # where it lies, not through numpy: that would forbid the user to resize the tensor from then on
-    lying = memoryview((ctypes.c_char * size).from_address(plain.data_ptr())).cast("B") if size else b""
-    content = hasher(size).update(lying).digest(16)
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    # The memory itself. `plain.numpy()` would forbid the user to resize the tensor from then on.
+    memory = bytes(plain.tolist()) if np is None else np.from_dlpack(plain)
+    content = hasher(len(plain)).update(memory).digest(16)
     grad = [tensor.grad] if tensor.is_leaf and tensor.grad is not None else []
     return Parts(
         "torch.Tensor", [type(tensor), str(tensor.dtype), tuple(tensor.shape), tensor.requires_grad, content, *grad]

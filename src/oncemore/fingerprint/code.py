@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from types import FunctionType, MethodType
 from typing import Any, Literal
 
 from ..errors import FingerprintError
-from ..modules import name_of_namespace
+from ..modules import is_project_file, is_project_module, name_of_namespace
 from . import values
-from .listing import hashed
+from .kinds import WHOLE, Parts, home
 from .shown import Part, is_secret, masked, short
-from .source import class_text, own
+from .syntax import class_text, hashed, own
 from .units import home_of, without_step
 from .walk import Known, Record, Walk, active, answering
 from .watch import Watch
@@ -28,9 +29,15 @@ class _Seen:
     records: dict[str, Record]
     watch: Watch
     known: Known
-    foreign: frozenset[str]
-    parts: dict[str, Part] = field(default_factory=dict[str, Part])  # both as soon as somebody asks
-    packages: dict[str, str] | None = None
+    foreign: set[str]
+
+    @cached_property
+    def parts(self) -> dict[str, Part]:
+        return {name: _part(name, record) for name, record in self.records.items()}
+
+    @cached_property
+    def packages(self) -> dict[str, str]:
+        return _versions(self.foreign.difference(sys.stdlib_module_names))
 
 
 class Code:
@@ -50,17 +57,11 @@ class Code:
 
     def parts(self) -> dict[str, Part]:
         """What the digest is made of, by names that people read."""
-        now = self.stamp()
-        if not now.parts:
-            now.parts.update((name, _part(name, record)) for name, record in now.records.items())
-        return now.parts
+        return self.stamp().parts
 
     def packages(self) -> dict[str, str]:
         """The installed packages that the code uses, and their versions: recorded, not compared."""
-        now = self.stamp()
-        if now.packages is None:
-            now.packages = _versions(now.foreign.difference(sys.stdlib_module_names))
-        return now.packages
+        return self.stamp().packages
 
     def stamp(self) -> _Seen:
         """What was found: the same object as long as the code is the same."""
@@ -71,7 +72,7 @@ class Code:
         walk.run()
         records = dict(sorted(walk.records.items()))
         pieces = [piece for name, record in records.items() for piece in (name, record.digest)]
-        self._last = _Seen(hashed("identity", *pieces), records, walk.watch, walk.known, frozenset(walk.foreign))
+        self._last = _Seen(hashed("identity", *pieces), records, walk.watch, walk.known, walk.foreign)
         return self._last
 
     @staticmethod
@@ -109,6 +110,7 @@ def _root_of(function: Any) -> Any:
 
 # --- functions and classes inside values ----------------------------------------------------------------------------
 
+_HEAP_TYPE = 1 << 9  # a flag of CPython: the class was made at run time, not compiled in
 _lasting: dict[int, Code] = {}
 
 
@@ -122,19 +124,29 @@ def _standing(unit: Any) -> Code:
     return known
 
 
-def _of_function(function: FunctionType) -> bytes:
-    if active.walk is not None:
-        return active.walk.function(function)
-    return hashed("function", function.__name__, _standing(function).digest())
+def _identity_of(unit: FunctionType | type) -> bytes:
+    """What identifies a function or class of the project that is met inside a value."""
+    walk = active.get()
+    if walk is not None:
+        return walk.unit(unit)
+    own_name = () if isinstance(unit, type) else (unit.__name__,)
+    return hashed("class" if isinstance(unit, type) else "function", *own_name, _standing(unit).digest())
 
 
-def _of_class(klass: type) -> bytes:
-    if active.walk is not None:
-        return active.walk.klass(klass)
-    return hashed("class", _standing(klass).digest())
+def _class(kind: type) -> Parts:
+    if kind.__flags__ & _HEAP_TYPE and is_project_module(kind.__module__):
+        return Parts("project class", [_identity_of(kind)])
+    return Parts("class", [home(kind.__module__), kind.__qualname__])
 
 
-values.set_code_identity(_of_function, _of_class)
+def _function(function: FunctionType) -> Parts:
+    named = function.__closure__ is None and "<" not in function.__qualname__
+    if named and not is_project_file(function.__code__.co_filename):
+        return Parts("library function", [home(function.__module__), function.__qualname__])
+    return Parts("function", [_identity_of(function)])
+
+
+WHOLE.update({"builtins.type": _class, "builtins.function": _function})
 
 
 # --- for the reader -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The kinds of value that Python itself brings, and what identifies each.
+"""What a value is taken apart into, and the kinds of value that Python itself brings.
 
 They are known by name, so that none of their modules need be imported, and described by their own fields rather than
 by their pickles: several pickles differ between Python versions.
@@ -6,25 +6,63 @@ by their pickles: several pickles differ between Python versions.
 
 from __future__ import annotations
 
+import reprlib
 import sys
 import types
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from ..modules import canonical_name, is_project_file, is_project_module
-from .parts import Describe, Parts, by_attribute, by_element, by_index, by_key, refuse
+from ..errors import FingerprintError
+from ..modules import canonical_name
 
 _MOVED = {"pathlib._local": "pathlib"}  # Python 3.13 split this module: one name on every version
-_HEAP_TYPE = 1 << 9  # a flag of CPython: the class was made at run time, not compiled in
 
 
-class CodeIdentity:
-    """What identifies functions and classes; `values.set_code_identity` fills it in."""
+class Parts(NamedTuple):
+    """A value taken apart. Equal tags with equal parts mean equal values.
 
-    of_function: Callable[[Any], object]
-    of_class: Callable[[Any], object]
+    `by` says how an error writes the way to a part; not at all if the part is nothing that the user wrote.
+    """
+
+    tag: str
+    children: Sequence[Any] = ()
+    by: Literal["", "index", "key", "attribute", "element", "column"] = ""
+    unordered: bool = False
+
+    @property
+    def columns(self) -> range:
+        """Where the columns of a table stand: last, and the first part says how many they are."""
+        return range(len(self.children) - self.children[0], len(self.children))
+
+    def way_to(self, at: int) -> str:
+        """How an error writes the way to a part."""
+        before = self.children[at - 1] if at > 0 else None
+        if self.by == "index":
+            return f"[{at}]"
+        if self.by == "element":  # has no place to name
+            return "{*}"
+        if self.by == "key":  # keys and values stand in turn
+            return f"[{reprlib.repr(before)}]" if at % 2 else f".keys()[{at // 2}]"
+        if self.by == "attribute" and type(before) is str:  # a name stands before its value
+            return f".{before}"
+        if self.by == "column" and at in self.columns:
+            return f"[{at - self.columns.start}]"
+        return ""
+
+
+Describe: TypeAlias = Callable[[Any], Parts]
+
+
+def name_of(kind: type) -> str:
+    """The name of a type as a reader knows it."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def refuse(value: object) -> Parts:
+    """The value has no stable identity."""
+    raise FingerprintError(name_of(type(value)))
 
 
 def home(module: object) -> str:
@@ -45,19 +83,6 @@ def attributes(value: object, found: dict[str, Any] | None = None) -> list[Any]:
 # --- code -----------------------------------------------------------------------------------------------------------
 
 
-def _class(kind: type) -> Parts:
-    if kind.__flags__ & _HEAP_TYPE and is_project_module(kind.__module__):
-        return Parts("project class", [CodeIdentity.of_class(kind)])
-    return Parts("class", [home(kind.__module__), kind.__qualname__])
-
-
-def _function(function: types.FunctionType) -> Parts:
-    named = function.__closure__ is None and "<" not in function.__qualname__
-    if named and not is_project_file(function.__code__.co_filename):
-        return Parts("library function", [home(function.__module__), function.__qualname__])
-    return Parts("function", [CodeIdentity.of_function(function)])
-
-
 def _builtin(function: Any) -> Parts:
     owner = function.__self__
     names = [function.__module__, function.__qualname__]
@@ -70,7 +95,7 @@ def _member(descriptor: Any) -> Parts:
 
 def _partial(partial: Any) -> Parts:
     children = [type(partial), partial.func, partial.args, partial.keywords, *attributes(partial)]
-    return Parts("partial", children, by_attribute)
+    return Parts("partial", children, "attribute")
 
 
 def _proxy(proxy: Any) -> Parts:
@@ -97,7 +122,7 @@ def _exception(error: BaseException) -> Parts:
         hidden = [error.filename, error.filename2]
     elif isinstance(error, ImportError):
         hidden = [error.name, error.path]
-    return Parts("exception", [type(error), error.args, hidden, *attributes(error)], by_attribute)
+    return Parts("exception", [type(error), error.args, hidden, *attributes(error)], "attribute")
 
 
 @lru_cache(maxsize=256)  # the search takes milliseconds
@@ -111,10 +136,8 @@ def _sentinel(value: object) -> Parts:
     return refuse(value)
 
 
-# These describe their subclasses as well.
+# These describe their subclasses as well. Functions and classes are added by code.py, which builds on values.
 WHOLE: dict[str, Describe] = {
-    "builtins.type": _class,
-    "builtins.function": _function,
     "builtins.builtin_function_or_method": _builtin,
     "builtins.method": lambda v: Parts("method", [v.__func__, v.__self__]),
     "builtins.method-wrapper": lambda v: Parts("method wrapper", [v.__name__, v.__self__]),
@@ -134,7 +157,7 @@ WHOLE: dict[str, Describe] = {
     "logging.Logger": lambda v: Parts("logger", [v.name]),
     "types.GenericAlias": lambda v: Parts("alias", [v.__origin__, v.__args__]),
     "types.UnionType": lambda v: Parts("union", [v.__args__]),
-    "types.SimpleNamespace": lambda v: Parts("namespace", [type(v), *attributes(v)], by_attribute),
+    "types.SimpleNamespace": lambda v: Parts("namespace", [type(v), *attributes(v)], "attribute"),
     "builtins.ObjectProxy": _proxy,  # wrapt 1 compiled, then wrapt 2, then either without its extension
     "_wrappers.ObjectProxy": _proxy,
     "wrapt.wrappers.ObjectProxy": _proxy,
@@ -172,14 +195,14 @@ def _set(value: Any) -> Parts:
     """Elements of one kind with a natural order are sorted; others the walk orders by their digests."""
     name, kinds = type(value).__name__, set(map(type, value))
     if len(kinds) == 1 and kinds <= {int, str, bytes}:
-        return Parts(f"sorted {name}", sorted(value), by_element)
-    return Parts(name, list(value), by_element, unordered=True)
+        return Parts(f"sorted {name}", sorted(value), "element")
+    return Parts(name, list(value), "element", unordered=True)
 
 
 EXACT: dict[type, Describe] = {
-    list: lambda v: Parts("list", v, by_index),
-    tuple: lambda v: Parts("tuple", v, by_index),
-    dict: lambda v: Parts("dict", list(chain.from_iterable(v.items())), by_key),
+    list: lambda v: Parts("list", v, "index"),
+    tuple: lambda v: Parts("tuple", v, "index"),
+    dict: lambda v: Parts("dict", list(chain.from_iterable(v.items())), "key"),
     set: _set,
     frozenset: _set,
     object: _sentinel,

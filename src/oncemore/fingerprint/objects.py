@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import FingerprintError, UsageError
-from . import arrays, tables
-from .kinds import CONTENT, EXACT, REFUSED, WHOLE, Content, attributes, home, typing_form
-from .parts import Describe, Parts, by_attribute, name_of, refuse
+from . import arrays, kinds, tables
+from .kinds import Describe, Parts, attributes, home, name_of, refuse
 
-_LIBRARIES = frozenset({"numpy", "pandas", "polars", "pyarrow", "torch"})
+_LIBRARIES = {
+    **dict.fromkeys(("numpy", "torch"), arrays.describer),
+    **dict.fromkeys(("pandas", "polars", "pyarrow"), tables.describer),
+}
 _PLAIN = (type(None), bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset)
 _DEFAULT_STATE = getattr(object, "__getstate__", None)  # there is one since Python 3.11
 
@@ -43,20 +45,23 @@ def _choose(kind: type[Any], sample: object) -> Describe:
     stated = _stated(kind)
     if stated is not None:
         return stated
-    if kind in EXACT:
-        return EXACT[kind]
+    if kind in kinds.EXACT:
+        return kinds.EXACT[kind]
     if kind.__module__ == "typing" and not issubclass(kind, type):
-        return typing_form
+        return kinds.typing_form
     lineage = [(base, f"{base.__module__}.{base.__qualname__}") for base in kind.__mro__]  # pyright: ignore[reportGeneralTypeIssues]
-    for base, name in lineage:
-        known = WHOLE.get(name) or _of_library(kind, base)
+    for _, name in lineage:
+        if name in kinds.WHOLE:
+            return kinds.WHOLE[name]
+        library = _LIBRARIES.get(name.partition(".")[0])
+        known = library(kind) if library else None
         if known is not None:
             return known
     for base, name in lineage:
-        if name in REFUSED:
+        if name in kinds.REFUSED:
             return refuse
-        if name in CONTENT:
-            return _with_content(kind, base, CONTENT[name])
+        if name in kinds.CONTENT:
+            return _with_content(kind, base, kinds.CONTENT[name])
         if base is not object and ("__reduce__" in vars(base) or "__reduce_ex__" in vars(base)):
             break
     return _by_convention(kind, sample)
@@ -82,21 +87,13 @@ def _identified_by(function: Callable[[Any], object]) -> Describe:
     return describe_by_identity
 
 
-def _of_library(kind: type, base: type) -> Describe | None:
-    """A type that exists shows that its library is loaded: only then do we load what describes it."""
-    library = str(base.__module__).partition(".")[0]
-    if library not in _LIBRARIES:
-        return None
-    return arrays.describer(kind) if library in ("numpy", "torch") else tables.describer(kind)
-
-
-def _with_content(kind: type, base: type, content: Content) -> Describe:
+def _with_content(kind: type, base: type, content: kinds.Content) -> Describe:
     tag = f"{home(base.__module__)}.{base.__qualname__}"
     if kind is base:
         return lambda value: Parts(tag, content(value))
     state = _state(kind, kind.__mro__[: kind.__mro__.index(base)])
     tag = f"subclass of {tag}"
-    return lambda value: Parts(tag, [type(value), *content(value), *state(value)], by_attribute)
+    return lambda value: Parts(tag, [type(value), *content(value), *state(value)], "attribute")
 
 
 def _state(kind: type, bases: tuple[type, ...]) -> Callable[[Any], list[Any]]:
@@ -163,7 +160,7 @@ def _by_convention(kind: Any, sample: object) -> Describe:
             object.__reduce_ex__(sample, 2)
         except Exception:  # it holds something that is not among its attributes
             return refuse
-    return lambda value: Parts("object", [type(value), *state(value)], by_attribute)
+    return lambda value: Parts("object", [type(value), *state(value)], "attribute")
 
 
 def _by_reduce(value: Any) -> Parts:
@@ -179,4 +176,4 @@ def _by_reduce(value: Any) -> Parts:
     state, items, pairs, setter = (*more, None, None, None, None)[:4]
     children = [kind, function, args, items and list(items), pairs and list(pairs), setter]
     children += _named(value, "__reduce__()", state)
-    return Parts("reduced", children, by_attribute)
+    return Parts("reduced", children, "attribute")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from opcode import hasconst, opmap
 from types import CodeType
 from typing import NamedTuple
-
-from .listing import Import
 
 _CACHE = opmap.get("CACHE", -1)
 _EXTENDED = opmap["EXTENDED_ARG"]
@@ -33,9 +32,22 @@ def _any(operations: Iterable[int]) -> bytes:
 
 
 _ATTRIBUTE = re.compile(_any(_ATTRIBUTES))
+_READING = {_GLOBAL, *_NAMES, *_ATTRIBUTES}
 _CHAIN = re.compile(
     b"%b(?:%b*%b)*" % (_any({_GLOBAL, *_NAMES}), _any({_CACHE, _EXTENDED, *_COPIES}), _any(_ATTRIBUTES))
 )
+
+
+class Import(NamedTuple):
+    """`import module`, or `from module import name`, in a body.
+
+    `escapes`: what it binds is used otherwise than in `bound.attribute`, as far as one can know.
+    """
+
+    module: str
+    level: int
+    name: str | None
+    escapes: bool = True
 
 
 class Reads(NamedTuple):
@@ -51,21 +63,67 @@ class Reads(NamedTuple):
     attributes: frozenset[str]
 
 
-_known: dict[CodeType, Reads] = {}
-
-
+@lru_cache(maxsize=20_000)
 def reads(code: CodeType) -> Reads:
-    """What the code and the functions inside it read."""
-    known = _known.get(code)
-    if known is None:
-        if len(_known) > 20_000:
-            _known.clear()
-        scan = _Scan()
-        scan.run(code)
-        chains = tuple(sorted(scan.chains))
-        known = Reads(chains, frozenset(scan.maybe), tuple(scan.imports), frozenset(scan.attributes))
-        _known[code] = known
-    return known
+    """What the code and the functions inside it read.
+
+    Most instructions read nothing, so those that do are searched for, not looked at one by one.
+    """
+    chains, maybe, imports, attributes = set[tuple[str, ...]](), set[str](), list[Import](), set[str]()
+    for each in all_codes(code):
+        operations, arguments, names = each.co_code[::2], each.co_code[1::2], each.co_names
+        for found in _CHAIN.finditer(operations):
+            read = [i for i in range(*found.span()) if operations[i] in _READING]
+            chain = tuple([names[_index(operations, arguments, i)] for i in read])
+            chains.add(chain)
+            if operations[found.start()] in _NAMES:
+                maybe.add(chain[0])
+        places = [found.start() for found in _ATTRIBUTE.finditer(operations)]
+        attributes.update([names[_index(operations, arguments, i)] for i in places])
+        if _IMPORT in operations:
+            imports += _imports(each)
+    return Reads(tuple(sorted(chains)), frozenset(maybe), tuple(imports), frozenset(attributes))
+
+
+def _index(operations: bytes, arguments: bytes, i: int) -> int:
+    """The index of the name that an instruction is about."""
+    shift, argument, width = _SHIFTS.get(operations[i], 0), arguments[i], 0
+    while i and operations[i - 1] == _EXTENDED:
+        i, width = i - 1, width + 8
+        argument |= arguments[i] << width
+    return argument >> shift
+
+
+def _imports(code: CodeType) -> Iterator[Import]:
+    level: object = 0
+    wanted: object = None
+    for operation, argument in instructions(code):
+        if operation in CONSTANTS:
+            level, wanted = wanted, code.co_consts[argument]
+        elif operation == _IMPORT:
+            at = level if isinstance(level, int) else 0
+            for name in wanted if isinstance(wanted, tuple) else (None,):
+                yield Import(code.co_names[argument], at, name)
+
+
+def rebinds(code: CodeType) -> set[str]:
+    """The closure variables that the code, or a function inside it, gives new values."""
+    found: set[str] = set()
+    for each in all_codes(code):
+        names = each.co_cellvars + each.co_freevars
+        if sys.version_info >= (3, 11):  # arguments that are cells count once
+            names = each.co_varnames + tuple(name for name in names if name not in each.co_varnames)
+        stored = [argument for operation, argument in instructions(each) if operation == _REBINDS]
+        found.update(names[argument] for argument in stored if argument < len(names))
+    return found
+
+
+def all_codes(code: CodeType) -> Iterator[CodeType]:
+    """The code and that of all functions, classes and lambdas inside it."""
+    yield code
+    for item in code.co_consts:
+        if isinstance(item, CodeType):
+            yield from all_codes(item)
 
 
 def instructions(code: CodeType) -> Iterator[tuple[int, int]]:
@@ -80,62 +138,3 @@ def instructions(code: CodeType) -> Iterator[tuple[int, int]]:
             continue
         yield operation, high | raw[i + 1]
         high = 0
-
-
-class _Scan:
-    """Most instructions read nothing, so those that do are searched for, not looked at one by one."""
-
-    def __init__(self) -> None:
-        self.chains: set[tuple[str, ...]] = set()
-        self.maybe: set[str] = set()
-        self.imports: list[Import] = []
-        self.attributes: set[str] = set()
-
-    def run(self, code: CodeType) -> None:
-        operations, arguments, names = code.co_code[::2], code.co_code[1::2], code.co_names
-
-        def name_at(i: int) -> str:
-            operation, argument, shift = operations[i], arguments[i], 0
-            while i and operations[i - 1] == _EXTENDED:
-                i, shift = i - 1, shift + 8
-                argument |= arguments[i] << shift
-            return names[argument >> _SHIFTS.get(operation, 0)]
-
-        for found in _CHAIN.finditer(operations):
-            i, end = found.span()
-            chain = (name_at(i), *[name_at(j) for j in range(i + 1, end) if operations[j] in _ATTRIBUTES])
-            self.chains.add(chain)
-            if operations[i] in _NAMES:
-                self.maybe.add(chain[0])
-        self.attributes.update([name_at(found.start()) for found in _ATTRIBUTE.finditer(operations)])
-        if _IMPORT in operations:
-            self._imports(code)
-        for item in code.co_consts:
-            if isinstance(item, CodeType):
-                self.run(item)
-
-    def _imports(self, code: CodeType) -> None:
-        level: object = 0
-        wanted: object = None
-        for operation, argument in instructions(code):
-            if operation in CONSTANTS:
-                level, wanted = wanted, code.co_consts[argument]
-            elif operation == _IMPORT:
-                at = level if isinstance(level, int) else 0
-                for name in wanted if isinstance(wanted, tuple) else (None,):
-                    self.imports.append(Import(code.co_names[argument], at, name))
-
-
-def rebinds(code: CodeType) -> set[str]:
-    """The closure variables that the code, or a function inside it, gives new values."""
-    found: set[str] = set()
-    names = code.co_cellvars + code.co_freevars
-    if sys.version_info >= (3, 11):  # arguments that are cells count once
-        names = code.co_varnames + tuple(name for name in names if name not in code.co_varnames)
-    for operation, argument in instructions(code):
-        if operation == _REBINDS and argument < len(names):
-            found.add(names[argument])
-    for item in code.co_consts:
-        if isinstance(item, CodeType):
-            found |= rebinds(item)
-    return found

@@ -1,6 +1,6 @@
 """Frames, series and columns of pandas, polars and pyarrow: by name, type and content, however they lie in memory.
 
-Only imported when a value of such a type turns up, so the library is there; it is never imported from here.
+A value of such a type shows that its library is loaded; none is ever imported from here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from ..bulk import hasher
 from ..modules import loaded
 from .arrays import content
-from .parts import Describe, Parts, by_column, refuse
+from .kinds import Describe, Parts, refuse
 
 
 def describer(kind: type) -> Describe | None:
@@ -52,7 +52,7 @@ def _extras(frame: Any) -> list[Any]:
 def _frame(frame: Any) -> Parts:
     columns = [_column(series) for _, series in frame.items()]
     about = [len(columns), _own(frame), frame.columns, frame.index, dict(frame.attrs), *_extras(frame)]
-    return Parts("pandas.DataFrame", [*about, *columns], by_column)
+    return Parts("pandas.DataFrame", [*about, *columns], "column")
 
 
 def _series(series: Any) -> Parts:
@@ -155,7 +155,7 @@ _PANDAS: dict[str, Describe] = {
 
 def _polars_frame(frame: Any) -> Parts:
     columns = frame.get_columns()  # each has its name
-    return Parts("polars.DataFrame", [len(columns), frame.height, *columns], by_column)
+    return Parts("polars.DataFrame", [len(columns), frame.height, *columns], "column")
 
 
 def _polars_series(series: Any) -> Parts:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ..modules import is_project_file, is_project_module
 from .kinds import home
-from .listing import hashed
 from .reach import rebinds
+from .syntax import hashed
 
 if TYPE_CHECKING:
     from .walk import Walk
@@ -49,16 +50,24 @@ _INSIDE: dict[type, Callable[[Any], tuple[Any, ...]]] = {
 
 def describe_root(walk: Walk, root: Any) -> None:
     """The parts of a function or class itself."""
-    if isinstance(root, type):
-        walk.record("code", lambda: walk.class_token(root), root)
-    elif type(root) is not FunctionType:
-        walk.record("code", lambda: walk.describe(root), root)
-    elif not is_project_file(root.__code__.co_filename):
-        walk.record("code", lambda: walk.foreign_function(root), root)
-    else:
+    if type(root) is FunctionType and is_project_unit(root):
         walk.record("code", lambda: hashed("code", walk.scan(root)), root)
         for name, value in held(walk.watch, root):
             walk.record(name, lambda: hashed("empty") if value is EMPTY else walk.describe(value), value)  # noqa: B023
+    else:
+        walk.record("code", lambda: walk.token(root) if is_unit(root) else walk.describe(root), root)
+
+
+def is_unit(value: object) -> TypeGuard[FunctionType | type]:
+    """Whether it is a function or a class; a proxy says so of itself, and is not."""
+    return type(value) is FunctionType or isinstance(value, type)
+
+
+def is_project_unit(unit: object) -> bool:
+    """Whether it is a function or class of the user's own."""
+    if isinstance(unit, type):
+        return is_project_module(unit.__module__)
+    return type(unit) is FunctionType and is_project_file(unit.__code__.co_filename)
 
 
 def held(watch: Watch, function: FunctionType) -> Iterator[tuple[str, object]]:
@@ -188,7 +197,7 @@ def _inert(walk: Walk, value: Any) -> bytes | None:
         return hashed("typing", kind.__name__, _name(value), *map(walk.describe, arguments if arguments[1:] else ()))
     if not any(f"{base.__module__}.{base.__qualname__}" in _INERT for base in kind.__mro__):
         return None
-    return hashed("inert", walk.klass(kind), _name(value))
+    return hashed("inert", walk.unit(kind), _name(value))
 
 
 def _name(value: Any) -> str:
@@ -245,12 +254,10 @@ def carried(walk: Walk, function: FunctionType) -> Iterator[bytes]:
 
 def _cells(function: FunctionType) -> Iterator[tuple[str, types.CellType, object]]:
     """The variables of a closure, by name: versions order them differently."""
-    for name, cell in sorted(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True), key=_first):
+    for name, cell in sorted(
+        zip(function.__code__.co_freevars, function.__closure__ or (), strict=True), key=operator.itemgetter(0)
+    ):
         try:
             yield name, cell, cell.cell_contents
         except ValueError:  # not filled yet
             yield name, cell, EMPTY
-
-
-def _first(pair: tuple[str, object]) -> str:
-    return pair[0]

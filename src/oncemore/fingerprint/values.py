@@ -13,21 +13,18 @@ from __future__ import annotations
 
 import gc
 import pickle
-import types
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from blake3 import blake3
 
 from ..errors import FingerprintError
 from .cycles import colours
-from .kinds import CodeIdentity
+from .kinds import Parts
 from .objects import describe, register_identity
-from .parts import Parts, by_column, columns_in
 
-__all__ = ["Digests", "digest", "identity", "register_identity", "set_code_identity"]
+__all__ = ["Digests", "digest", "identity", "register_identity"]
 
 SCALARS = frozenset({type(None), bool, int, float, str, bytes, bytearray})
 _CONTAINERS = frozenset({list, tuple, dict})
@@ -55,12 +52,6 @@ def is_flat(value: Any) -> bool:
     if kind not in _CONTAINERS or not SCALARS.issuperset(map(type, value)):
         return False
     return kind is not dict or SCALARS.issuperset(map(type, value.values()))
-
-
-def set_code_identity(of_function: Callable[[Any], object], of_class: Callable[[type], object]) -> None:
-    """Say what identifies a function and a class of the project; each gives a value that is then hashed."""
-    CodeIdentity.of_function = staticmethod(of_function)
-    CodeIdentity.of_class = staticmethod(of_class)
 
 
 # --- plain data -----------------------------------------------------------------------------------------------------
@@ -242,7 +233,7 @@ class Digests:
                     if path:
                         path[-1].found[path[-1].at] = left
         except BaseException as error:
-            where = "".join(node.parts.label(node.parts.children, node.at) for node in path)
+            where = "".join(node.parts.way_to(node.at) for node in path)
             for node in (*path, *self._waiting):  # nothing is known of them
                 memo.pop(id(node.value), None)
             path.clear()
@@ -274,8 +265,7 @@ class Digests:
 
     def _as_plain(self, value: Any) -> _Plain | None:
         """An attempt to save the walk through plain data; where it fails, the walk finds out the same."""
-        elements = map(type, value)
-        if SCALARS.issuperset(chain(elements, map(type, value.values())) if type(value) is dict else elements):
+        if is_flat(value):
             return _Plain(value, (1 if value else 0, len(value)))
         if self._trials <= 0:
             return None
@@ -296,8 +286,8 @@ class Digests:
     def _close(self, node: _Node) -> bytes | _Node:
         """The digest; or the node itself, if it lies in a cycle that was entered above."""
         known = _known_digests(node)
-        if node.parts.label is by_column:
-            self._columns[id(node.value)] = [known[at] for at in columns_in(node.parts.children) if at in known]
+        if node.parts.by == "column":
+            self._columns[id(node.value)] = [known[at] for at in node.parts.columns if at in known]
         if len(known) == len(node.found):
             return _digest_of_parts(node.parts, known)
         node.low = min(found.low for found in (node, *node.found.values()) if isinstance(found, _Node))
@@ -350,23 +340,3 @@ def _digests_of_cycle(nodes: list[_Node]) -> Iterable[bytes]:
     }
     whole = plain_digest(sorted(members), b"cycle")
     return [plain_digest((whole, colour), b"in cycle") for colour in found]
-
-
-# --- before the identity of code is known ---------------------------------------------------------------------------
-
-
-def _plain_function(function: types.FunctionType) -> object:
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    return [function.__module__, function.__qualname__, _code(function.__code__), function.__defaults__, cells]
-
-
-def _code(code: types.CodeType) -> object:
-    constants = [_code(each) if isinstance(each, types.CodeType) else each for each in code.co_consts]
-    return [code.co_code, code.co_names, constants]
-
-
-def _plain_class(kind: type) -> object:
-    return [kind.__module__, kind.__qualname__]
-
-
-set_code_identity(_plain_function, _plain_class)

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import builtins
 import os
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.util import resolve_name
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ..errors import FingerprintError
 from ..modules import (
     canonical_name,
     is_importable_project,
-    is_project_file,
     is_project_module,
     load_project_module,
     name_of_namespace,
@@ -29,44 +28,29 @@ from ..modules import (
 )
 from . import units, values
 from .classes import class_pieces
-from .listing import Import, hashed
-from .reach import Reads, reads
-from .source import own
+from .reach import Import, Reads, reads
+from .syntax import hashed, own
 from .watch import Watch, containers_of
 
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
 Space = dict[str, Any]
-Unit = TypeVar("Unit", FunctionType, type)
+Unit = FunctionType | type
 
 _ABSENT = object()
 _builtin_names: Space = builtins.__dict__
-_MODULE_NAMES = frozenset(vars(ModuleType("any"))) | {
-    "__annotations__",
-    "__builtins__",
-    "__cached__",
-    "__file__",
-    "__path__",
-}
+_MODULE_NAMES = {*vars(ModuleType("any")), "__annotations__", "__builtins__", "__cached__", "__file__", "__path__"}
 
 
-class _Active(threading.local):
-    """Who says, in this thread, what identifies the functions and classes met inside values."""
-
-    walk: Walk | Known | None = None
-
-
-active = _Active()
+# Who says, in this thread or task, what identifies the functions and classes met inside values.
+active: ContextVar[Walk | Known | None] = ContextVar("active", default=None)
 
 
 @contextmanager
 def answering(walk: Walk | Known) -> Generator[None]:
-    before, active.walk = active.walk, walk
+    token = active.set(walk)
     try:
         yield
     finally:
-        active.walk = before
+        active.reset(token)
 
 
 class Known:
@@ -78,11 +62,8 @@ class Known:
     def meet(self, unit: object) -> None:
         self._met.setdefault(id(unit), (b"%d" % len(self._met), unit))
 
-    def function(self, function: FunctionType) -> bytes:
-        return self._met[id(function)][0] if id(function) in self._met else b"new"
-
-    def klass(self, klass: type) -> bytes:
-        return self._met[id(klass)][0] if id(klass) in self._met else b"new"
+    def unit(self, unit: object) -> bytes:
+        return self._met[id(unit)][0] if id(unit) in self._met else b"new"
 
 
 class Record(NamedTuple):
@@ -128,23 +109,15 @@ class Walk:
 
     # --- what values ask -------------------------------------------------------------------------------------------
 
-    def function(self, function: FunctionType) -> bytes:
+    def unit(self, unit: Unit) -> bytes:
+        """A function or class: by its place if it has one."""
         self._met += 1
-        self.known.meet(function)
-        if function is self._root:
+        self.known.meet(unit)
+        if unit is self._root:
             return hashed("itself")
-        if not is_project_file(function.__code__.co_filename):
-            return self._numbered(function, self.foreign_function)
-        return self._by_place(function) or self._numbered(function, self.function_token)
-
-    def klass(self, klass: type) -> bytes:
-        self._met += 1
-        self.known.meet(klass)
-        if klass is self._root:
-            return hashed("itself")
-        if not is_project_module(klass.__module__):
-            return self.foreigner("class", klass)
-        return self._by_place(klass) or self._numbered(klass, self.class_token)
+        if units.is_project_unit(unit):
+            return self._by_place(unit) or self._numbered(unit)
+        return self.foreigner("class", unit) if isinstance(unit, type) else self._numbered(unit)
 
     def data(self, value: object) -> bytes:
         """A value by its content."""
@@ -161,9 +134,7 @@ class Walk:
 
     def describe(self, value: object) -> bytes:
         """Whatever a name, a cell, a default or an attribute of a class holds."""
-        if type(value) is FunctionType:
-            return self.function(value)
-        return self.klass(value) if isinstance(value, type) else units.describe(self, value)
+        return self.unit(value) if units.is_unit(value) else units.describe(self, value)
 
     def foreigner(self, kind: str, named: Any) -> bytes:
         """Code that is not the project's: its name counts."""
@@ -173,43 +144,38 @@ class Walk:
 
     # --- functions and classes -------------------------------------------------------------------------------------
 
-    def function_token(self, function: FunctionType) -> bytes:
-        """All that a function is, but for the places it reads."""
-        pieces: list[bytes | str] = ["function", function.__name__, self.scan(function)]
-        if reads(function.__code__).chains:
-            pieces.append(self.label(function.__globals__))
-        for name, value in units.held(self.watch, function):
+    def token(self, unit: Unit) -> bytes:
+        """All that a function or class is, but for the places it reads."""
+        if isinstance(unit, type):
+            self.watch.klass(unit)
+            space = units.space_of(unit)
+            label = canonical_name(unit.__module__) if space is None else self.label(space)
+            return hashed("class", label, unit.__qualname__, *class_pieces(self, unit))
+        if not units.is_project_unit(unit):
+            return hashed(self.foreigner("function", unit), *units.carried(self, unit))
+        pieces: list[bytes | str] = ["function", unit.__name__, self.scan(unit)]
+        if reads(unit.__code__).chains:
+            pieces.append(self.label(unit.__globals__))
+        for name, value in units.held(self.watch, unit):
             pieces += [name, b"" if value is units.EMPTY else self.describe(value)]
         return hashed(*pieces)
 
-    def class_token(self, klass: type) -> bytes:
-        self.watch.klass(klass)
-        space = units.space_of(klass)
-        label = canonical_name(klass.__module__) if space is None else self.label(space)
-        return hashed("class", label, klass.__qualname__, *class_pieces(self, klass))
-
-    def _token(self, unit: Any) -> bytes:
-        return self.class_token(unit) if isinstance(unit, type) else self.function_token(unit)
-
-    def foreign_function(self, function: FunctionType) -> bytes:
-        return hashed(self.foreigner("function", function), *units.carried(self, function))
-
-    def _numbered(self, unit: Unit, describe: Callable[[Unit], bytes]) -> bytes:
+    def _numbered(self, unit: Unit) -> bytes:
         """What has no place: described in full where it is met first, from there on by its number."""
         if self._numbers is not None:
             if id(unit) in self._numbers:
                 return hashed("again", b"%d" % self._numbers[id(unit)])
             self._numbers[id(unit)] = len(self._numbers)
-            return describe(unit)
+            return self.token(unit)
         if id(unit) not in self._tokens:
             self._numbers = {id(unit): 0}
             try:
-                self._tokens[id(unit)] = (describe(unit), unit)
+                self._tokens[id(unit)] = (self.token(unit), unit)
             finally:
                 self._numbers = None
         return self._tokens[id(unit)][0]
 
-    def _by_place(self, unit: FunctionType | type) -> bytes | None:
+    def _by_place(self, unit: Unit) -> bytes | None:
         """A reference to the unit's own place, if it has one."""
         home = units.home_of(unit)
         if home is None:
@@ -250,26 +216,22 @@ class Walk:
         value = self._look(space, name)
         label = self.label(space)
         bare = units.without_step(value)
-        if self._is_home(bare, space, name):
+        if (
+            bare is not self._root
+            and units.is_project_unit(bare)
+            and bare.__qualname__ == name
+            and units.home_of(bare) is space
+        ):
             self.known.meet(bare)
             kind = "class" if isinstance(bare, type) else "helper"
             shown = name if space is self._root_space else f"{label}.{name}"
-            self.record(f"{kind} `{shown}`", lambda: hashed(self._token(bare), units.step_part(self, value)), bare)
+            self.record(f"{kind} `{shown}`", lambda: hashed(self.token(bare), units.step_part(self, value)), bare)
             return
         part = f"global `{label}.{name}`"
         if value is _ABSENT:
             self.record(part, lambda: hashed("absent"), None)
         else:
             self.record(part, lambda: self._in_project(value, space) or self.describe(value), value)
-
-    def _is_home(self, unit: Any, space: Space, name: str) -> bool:
-        if unit is self._root:
-            return False
-        if isinstance(unit, type):
-            mine = is_project_module(unit.__module__)
-        else:
-            mine = type(unit) is FunctionType and is_project_file(unit.__code__.co_filename)
-        return mine and unit.__qualname__ == name and units.home_of(unit) is space
 
     @staticmethod
     def _in_project(value: object, space: Space) -> bytes | None:
@@ -307,7 +269,7 @@ class Walk:
             if name in ("eval", "exec", "globals"):
                 self._whole(space)
             value = _builtin_names.get(name)
-            if isinstance(value, FunctionType) and is_project_file(value.__code__.co_filename):
+            if isinstance(value, FunctionType) and units.is_project_unit(value):
                 self.visit(_builtin_names, name)
             return
         self.visit(space, name)

@@ -15,39 +15,32 @@ _FIXED: frozenset[type] = frozenset(
     {type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice}
     | {FunctionType, BuiltinFunctionType, ModuleType}
 )
-_FIXED_NAMES = (
-    "datetime.date datetime.time datetime.datetime datetime.timedelta decimal.Decimal fractions.Fraction re.Pattern "
-    "uuid.UUID pathlib.PosixPath pathlib.PurePosixPath pathlib._local.PosixPath pathlib._local.PurePosixPath"
+_CONTAINERS = frozenset({dict, list, set, tuple, frozenset})
+_FIXED_BY_NAME = frozenset(
+    [f"datetime.{name}" for name in ("date", "time", "datetime", "timedelta")]
+    + [f"{module}.{name}" for module in ("pathlib", "pathlib._local") for name in ("PosixPath", "PurePosixPath")]
+    + ["decimal.Decimal", "fractions.Fraction", "re.Pattern", "uuid.UUID"]
 )
-_FIXED_BY_NAME = frozenset(_FIXED_NAMES.split())
-_FEW = 200
 
 
-def is_fixed(value: object, depth: int = 3) -> bool:
-    """Whether the value cannot change while it stays the same object."""
-    kind = type(value)
-    if kind in _FIXED or isinstance(value, (type, enum.Enum)):
-        return True
-    if kind is tuple or kind is frozenset:
-        items: Any = value
-        return depth > 0 and len(items) <= 100 and all(is_fixed(item, depth - 1) for item in items)
-    return f"{kind.__module__}.{kind.__qualname__}" in _FIXED_BY_NAME
-
-
-def containers_of(value: object, most: int = _FEW) -> list[Any] | None:
-    """The lists, dicts and sets that a small value consists of, if all else in it is fixed; None if not."""
-    found, pending = [], [value]
+def containers_of(value: object) -> list[Any] | None:
+    """The containers that a small value consists of, if all else in it stays the same; None if not."""
+    found, pending, room = [], [value], 200
     while pending:
         each: Any = pending.pop()
         kind = type(each)
-        if kind is dict or kind is list or kind is set or kind is tuple:
-            most -= len(each)
-            if most < 0:
+        if kind in _CONTAINERS:
+            room -= len(each)
+            if room < 0:
                 return None
             found.append(each)
             pending.extend(each)
             pending.extend(each.values() if kind is dict else ())
-        elif not is_fixed(each):
+        elif not (
+            kind in _FIXED
+            or isinstance(each, (type, enum.Enum))
+            or f"{kind.__module__}.{kind.__qualname__}" in _FIXED_BY_NAME
+        ):
             return None
     return found
 
