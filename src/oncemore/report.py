@@ -103,9 +103,9 @@ class _Line:
         if len(said) == 1:
             shown.append((" " * (6 - len(said[0][0])), ""))
         if self.ran or self.failed or self.interrupted:
-            shown.append((f"  {duration(self.seconds):>6}", ""))
+            shown.append((f"  {duration(self.seconds, milliseconds=True):>6}", ""))
         if self.reused:
-            shown.append((f"  {duration(self.saved):>6} saved", ""))
+            shown.append((f"  {duration(self.saved, milliseconds=True):>6} saved", ""))
         if self.raw >= _LARGE:
             shown.append((f"  {size(self.raw)} -> {size(self.stored)}", ""))
         return [*shown, *self.error, *self.why]
@@ -269,7 +269,7 @@ class Report:
         if isinstance(end, events.RunInterrupted):
             said.append("interrupted")
         if run.reused:
-            said.append(f"{duration(run.seconds_saved)} saved")
+            said.append(f"{duration(run.seconds_saved, milliseconds=True)} saved")
         if not run.reused or said[0] == "interrupted":
             said += [f"{kept} result{'s' * (kept != 1)} kept"] * bool(kept)
         if isinstance(end, events.RunFailed):
