@@ -26,9 +26,9 @@ def seconds(duration: Duration) -> float:
     raise UsageError(f"{duration!r} is not a duration; write '90s', '5min', '2h', '1d', '1w', seconds or a timedelta")
 
 
-def duration(seconds: float) -> str:
-    """2.1 s, 3 ms, 12 min 5 s, 3 h 20 min."""
-    if seconds < 0.95:
+def duration(seconds: float, *, milliseconds: bool = False) -> str:
+    """2.1 s, 12 min 5 s, 3 h 20 min; with `milliseconds` 3 ms instead of 0.0 s."""
+    if milliseconds and seconds < 0.95:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 99.95:
         return f"{seconds:.1f} s"

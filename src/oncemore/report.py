@@ -294,9 +294,9 @@ class Line:
                 words.append(word if one else f"{self.counts[word]} {word}")
         text = f"{'  '.join(words):<6}"
         if self.counts.total() > self.counts["reused"]:
-            text += f"  {duration(self.seconds):>6}"
+            text += f"  {duration(self.seconds, milliseconds=True):>6}"
         if self.counts["reused"]:
-            text += f"  {duration(self.saved):>6} saved"
+            text += f"  {duration(self.saved, milliseconds=True):>6} saved"
         if self.raw >= _LARGE:
             text += f"  {size(self.raw)} -> {size(self.stored)}"
         return text + self.error + self.why
@@ -451,7 +451,7 @@ class Report:
         kept = run.ran.total() + run.reused.total() - self._unkept
         parts = ["interrupted"] * interrupted
         if run.reused:
-            parts.append(f"{duration(run.seconds_saved)} saved")
+            parts.append(f"{duration(run.seconds_saved, milliseconds=True)} saved")
         if kept and (interrupted or not run.reused):
             parts.append(f"{kept} result{'s' * (kept != 1)} kept")
         if isinstance(end, events.RunFailed):

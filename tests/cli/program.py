@@ -121,6 +121,6 @@ def settled(text: str, folder: Path) -> str:
     text = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(\+00:00)?", "TIME", text)
     text = re.sub(r"\b[0-9a-f]{32}\b|\b[0-9a-f]{16}\b|(?<=-)[0-9a-f]{8}\b", "HEX", text)
     text = re.sub(r"(\d+\.)?\d+ ([kMGT]?B)\b", "SIZE", text)
-    text = re.sub(r"\d+(\.\d+)? m?s\b|seconds=[\d.]+|(?<=seconds_saved=)[\d.]+", "N s", text)
+    text = re.sub(r"\d+\.\d+ s\b|seconds=[\d.]+|(?<=seconds_saved=)[\d.]+", "N s", text)
     text = re.sub(r"\w*bytes=\d+", "bytes=N", text)
     return re.sub(r"  +", "  ", text)
