@@ -558,7 +558,7 @@ ASYNC_BODY = """async def main():
 def test_ctrl_c_says_what_is_kept_and_how_to_go_on(script: Script, definition: str, body: str) -> None:
     path = script.write(INTERRUPTED.format(definition=definition, body=body))
     terminal = Terminal([sys.executable, str(path)], script.folder)
-    terminal.until("training")
+    terminal.until("training\r\n")
     terminal.process.sendintr()
     lines = timeless(terminal.end().lines)
     assert lines[:3] == ["● run ctrl-c  store ./.oncemore", "  load      ran T", "training"]
