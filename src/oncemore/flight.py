@@ -191,6 +191,7 @@ class Lease(Generic[T]):
 
     hold: Hold | None = None
     seen: T
+    _key: tuple[str, str] = ("", "")  # until it has one: an interrupt may come before
     _over = False
 
     def __init__(self, store: Store, key: str) -> None:
@@ -209,7 +210,7 @@ class Lease(Generic[T]):
                 self.hold.release()
         finally:
             # not in a child that was forked while its parent had the lease
-            if _landings.get(self._key) is self.landing:
+            if self._key in _landings and _landings[self._key] is self.landing:
                 self.landing.end()
                 del _landings[self._key]
         self._over = True
