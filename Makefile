@@ -5,8 +5,10 @@
 #   make test ARGS="-k codec"        only these tests, on the newest Python: quick after the first time
 #   make test PYTHONS="3.10 3.12"    on these Pythons, with or without ARGS
 #   make check                       ruff, mypy and pyright
+#   make campaign                    500 made-up scripts and public example scripts, killed, edited, resumed, compared with plain Python;
+#                                    COUNT=2000 for more, ARGS="--only 17" for one of the made-up ones
 
-export PYTHONS ARGS
+export PYTHONS ARGS COUNT
 
 # Any Python that really runs: a version manager's stand-in may be on the path and refuse.
 PYTHON := $(shell for p in "$$PYTHON" python3 python3.13 python3.12 python3.11 python3.10 /usr/bin/python3 python; do \
@@ -16,7 +18,7 @@ $(error No Python 3 runs here: install Python 3.10 or later, or name one with PY
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help test check format docs captures demo bench clean
+.PHONY: help test check format docs captures demo bench campaign clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -41,6 +43,9 @@ demo:  ## a pipeline that fails at its fourth step and is started again
 
 bench:  ## oncemore beside its peers and the limits, into docs/performance.md (QUICK=1: two minutes; ARGS="calls store.hit": only these)
 	@python="$$($(PYTHON) -m tests.everywhere bench-python)" && "$$python" -m benchmarks $(if $(QUICK),--quick) $(ARGS)
+
+campaign:  ## made-up scripts (COUNT=500) and public example scripts, killed, edited, resumed and compared (ARGS="--only 17": one)
+	@$(PYTHON) -m tests.everywhere campaign
 
 clean:  ## remove environments, stores of the demo, caches
 	rm -rf .venvs examples/.demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

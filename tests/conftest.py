@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import random
+import sys
 from pathlib import Path
 from typing import Callable, Iterator
 
@@ -52,6 +54,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
     config.hook.pytest_deselected(items=long)
     items[:] = [item for item in items if item not in set(long)]
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """No test depends on what others drew: generators that nobody has seeded are for scripts in processes of their own."""
+    random.seed(0)
+    if "numpy" in sys.modules:
+        importlib.import_module("numpy.random").seed(0)
 
 
 @pytest.fixture(autouse=True)

@@ -38,11 +38,14 @@ PEERS = [
     ["langgraph", "langgraph-checkpoint-sqlite"],
 ]
 
+# What the public example scripts of the campaign need.
+PUBLIC = [["scikit-learn", "matplotlib"], ["statsmodels"], ["simpy"]]
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.everywhere", description=__doc__)
     parser.add_argument(
-        "command", choices=["test", "check", "format", "docs", "captures", "demo-python", "bench-python"]
+        "command", choices=["test", "check", "format", "docs", "captures", "campaign", "demo-python", "bench-python"]
     )
     asked = parser.parse_args()
     wanted, arguments = os.environ.get("PYTHONS", "").split(), shlex.split(os.environ.get("ARGS", ""))
@@ -63,6 +66,8 @@ def main() -> int:
             newest = _choose()[-1]
             inside = environment(newest, newest.minor, TEST)
             return subprocess.run([inside, "-m", "tests.captures"], cwd=ROOT).returncode
+        if asked.command == "campaign":
+            return _campaign(_choose(wanted)[-1], arguments)
         pythons = _choose(wanted, tell=True)
         if asked.command == "format":
             return 0 if _layout(_tools(), "--fix") else 1
@@ -165,6 +170,17 @@ def _docs() -> bool:
     inside = environment(_choose()[-1], "docs", DOCS)
     os.environ["NO_MKDOCS_2_WARNING"] = "1"  # news of another project
     return _succeeds("documentation", [inside, "-m", "mkdocs", "build", "--strict"])
+
+
+def _campaign(python: Python, arguments: list[str]) -> int:
+    """Scripts that are killed, edited and resumed, and end like plain Python."""
+    inside = environment(python, "campaign", TEST, optional=PUBLIC)
+    made = [inside, "-m", "tests.properties.scripts", "--count", os.environ.get("COUNT") or "500", *arguments]
+    good = _succeeds("made-up scripts", made)
+    if not arguments:
+        sources = str(VENVS / "public")
+        good &= _succeeds("public scripts", [inside, "-m", "tests.properties.public_scripts", "--sources", sources])
+    return 0 if good else 1
 
 
 def _succeeds(title: str, command: list[str]) -> bool:

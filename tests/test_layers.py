@@ -16,10 +16,10 @@ FACE = "__init__"  # the public names
 # From the innermost room to the outermost; a room may import those before it. Those on one line do not know each other.
 ORDER: list[set[str]] = [
     {"bulk", "errors", "modules"},
-    {"events"},
+    {"current", "events"},
     {"compression", "durations", "pickling", "secret", "stores", "summary"},
     {"codec", "flight"},
-    {"fingerprint", "blobs"},
+    {"fingerprint", "beside", "blobs", "snapshots"},
     {"file"},
     {"surroundings"},
     {"records"},
@@ -32,7 +32,7 @@ ORDER: list[set[str]] = [
     {"comparison"},
     {"intents", "reshape"},
     {"repeats", "retention"},
-    {"current", "opening", "report"},
+    {"opening", "report"},
     {"loops"},
     {"runs"},
     {"looking"},

@@ -22,6 +22,7 @@ from .blobs import used
 from .checkpoints import fold
 from .codec import Decoded, seal, unseal, unsigned
 from .errors import IntegrityError, UsageError
+from .nodes import intent_key
 from .records import parse, record_key, sealed_as
 from .reshape import ever, owners
 from .secret import secret
@@ -71,6 +72,9 @@ def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
                 for part in _shared_parts(store, entry):
                     yield from each(part)
                 needs.append(used(store, "shared/", entry))
+                intent = intent_key("shared", checkpoint.step or "", _arguments(entry))
+                yield from each(intent)
+                needs.append(used(store, records.home_of(intent), intent))
             if entry:
                 yield from each(f"code/{entry.rpartition('.')[2].partition('@')[0]}")
         for blob, marks in (each_use for uses in needs for each_use in uses):
@@ -82,6 +86,11 @@ def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
         record = records.read(store, run_id)  # as it is now
         record.open = []
         yield record_key(run_id), b"".join(records.sealed(record_key(run_id), record))
+
+
+def _arguments(entry: str) -> str:
+    """The digest of the arguments in an entry's key."""
+    return entry.rpartition("/")[2].partition(".")[0]
 
 
 def _shared_parts(store: Store, entry: str) -> list[str]:

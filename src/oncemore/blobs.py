@@ -24,9 +24,9 @@ from .codec import Decoded, encode
 from .errors import CodecError, IntegrityError, StoreError
 from .secret import secret
 from .stores import Bytes, Frames, Store
+from .stores.folders import OURS
 
 CHUNK = 8 << 20
-OURS = ".oncemore"  # how the names begin that we make among the user's files: stores and drafts
 
 _DIGEST = 32
 _DRAFT = rf"\{OURS}-([0-9a-f]+)-([0-9]+)-[0-9a-f]+"

@@ -10,28 +10,29 @@ import functools
 import inspect
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from . import current, generators, intents, joining
+from .beside import Member
 from .blobs import keeping
 from .codec import Decoded
 from .current import current_run, run_here
 from .durations import seconds
-from .errors import CodecError, FingerprintError, IntegrityError, OutputMissing, StoreError, UsageError, warn
-from .fingerprint import Arguments, Identity, Part
+from .errors import CodecError, FingerprintError, IntegrityError, OutputMissing, StoreError, UsageError, log, warn
+from .fingerprint import Arguments, Behaviour, Identity
 from .flight import Blocking, Lease, Path, acquire, drive, drive_async
 from .looking import called_plainly
-from .nodes import GONE, LEFT_OUT, NEW, Kept, Node, inside, steps_around
+from .nodes import ASKED, GONE, LEFT_OUT, NEW, Kept, Node, inside, steps_around
 from .reasons import Explanation, Facts, Reason, compare
 from .records import Reference
 from .runs import Run
 from .shelf import Lookup, Shelf
 from .stores import Bytes
-from .surroundings import Moment, Scene, careful, restore, verify
+from .surroundings import Moment, Scene, careful, depend, digest_of, inputs, obstacles, repeated, restore
 from .surroundings.patterns import check_outputs
-from .surroundings.state import depend
+from .surroundings.unseeded import Opening, Unseeded
 
 
 class Invoke:
@@ -45,9 +46,21 @@ class Invoke:
 
 
 class Call:
-    """One call of a step: what was passed, what identifies that, and the node it is."""
+    """One call of a step: what was passed, what identifies that, the code and what it reads, and the node it is."""
 
-    __slots__ = ("args", "arguments", "damaged", "kwargs", "node", "run", "shelf")
+    __slots__ = (
+        "args",
+        "arguments",
+        "behaviour",
+        "beside",
+        "damaged",
+        "intent",
+        "kwargs",
+        "node",
+        "opening",
+        "run",
+        "shelf",
+    )
 
     def __init__(
         self,
@@ -57,10 +70,14 @@ class Call:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         arguments: Arguments,
+        behaviour: Behaviour,
     ) -> None:
         self.run, self.shelf, self.node = run, shelf, node
-        self.args, self.kwargs, self.arguments = args, kwargs, arguments
+        self.args, self.kwargs, self.arguments, self.behaviour = args, kwargs, arguments, behaviour
         self.damaged = False  # an entry is there that cannot be trusted
+        self.opening: Opening | None = None  # to which the generators are to be put back, if it is skipped
+        self.beside: Node | None = None  # what the node is called if steps run side by side
+        self.intent: Bytes | None = None  # of an effect="once" step, as it stands under the lease
 
     @property
     def recursive(self) -> bool:
@@ -95,6 +112,8 @@ class Definition:
         self.once = options["effect"] == "once"
         self.expires: float | None = None if options["expires"] is None else seconds(options["expires"])
         taken = {name: options[name] for name in ("version", "ignore", "key", "code", "inputs", "redact")}
+        if options["inputs"] == inputs.OBSERVED:
+            taken["inputs"] = ()
         self.identity = Identity(function, step=self.name, **taken)
         if options["outputs"] != ():
             check_outputs(options["outputs"], self.identity.names, self.name)
@@ -127,6 +146,7 @@ class Definition:
         call = self.identify(run, args, kwargs)
         if call is None or call.recursive:
             return (yield Invoke(self.function, args, kwargs))
+        leases: list[Lease[Any]] = []
         try:
             found = _NOTHING
             while True:
@@ -141,25 +161,48 @@ class Definition:
                     if found.entry is not None:
                         return self.reuse(call, found)
                 look = functools.partial(self._look_again, call, fresh=fresh, told=found.why)
-                lease = yield from acquire(run.store, call.node.key, look, required=self.once)
-                if lease is not None:  # else another thread or task had it: look at what came of that
+                leases = yield from self._acquire(call, look)
+                if leases:  # else another thread or task had it: look at what came of that
                     break
-            try:
-                if isinstance(lease.seen, Found):
-                    return self.reuse(call, lease.seen)
-                return (yield from self._compute(call, lease, lease.seen))
-            finally:
-                lease.release()
+            lease = leases[0]
+            if isinstance(lease.seen, Found):
+                return self.reuse(call, lease.seen)
+            return (yield from self._compute(call, lease, lease.seen))
         except BaseException:
             self.give_back(call)
             raise
+        finally:
+            for held in leases:
+                held.release()
+
+    def _acquire(self, call: Call, look: Callable[[Bytes | None], Any]) -> Path[list[Lease[Any]]]:
+        """The lease on the node; for effect="once" also that on the call, whatever its code. None if others had one."""
+        guard: Lease[Bytes | None] | None = None
+        if self.once:
+            guard = yield from acquire(call.run.store, call.node.intent, lambda intent: intent, required=True)
+            if guard is None:
+                return []
+            call.intent = guard.seen
+        try:
+            lease = yield from acquire(call.run.store, call.node.key, look, required=self.once)
+        except BaseException:
+            if guard is not None:
+                guard.release()
+            raise
+        if guard is None:
+            return [] if lease is None else [lease]
+        if lease is None:
+            guard.release()
+            return []
+        return [lease, guard]
 
     def _look_again(self, call: Call, entry: Bytes | None, *, fresh: bool, told: str | None) -> Found | Reason:
         """What another process completed before we had the lease, under which `entry` stands; or why the step is to run."""
         if fresh:
-            return Reason("refreshed")
+            return Reason(ASKED[0])
         if entry is not None:
             call.shelf.learn(call.node, entry)
+        if entry is not None or call.intent is not None:
             found = self.recall(call, told)
             if found.entry is not None:
                 return found
@@ -168,12 +211,14 @@ class Definition:
 
     def _compute(self, call: Call, lease: Lease[Any], why: Reason) -> Path[Any]:
         run, node = call.run, call.node
-        parts, code = call.arguments.parts, self.identity.code_parts()  # now: the function may change its arguments
+        facts = self.facts(call)  # now: the function may change what it depends on
         run.will_run(node, why.text, once=self.once)
-        settled = (yield Blocking(intents.begin, call.shelf, node)) if self.once else None
+        begin = functools.partial(intents.begin, call.shelf, node, call.intent, asked=why.text in ASKED)
+        settled = (yield Blocking(begin)) if self.once else None
+        member = run.beside.enter()
         here, leave = current.enter(run if run.id else current_run()), inside(node)
         try:
-            scene = Scene(self.moment(call, runs=True))
+            scene = Scene(self.moment(call, runs=True, member=member))
             begun, started = run.begin(node), time.perf_counter()
             try:
                 value = (yield Invoke(self.function, call.args, call.kwargs)) if settled is None else settled.load()
@@ -189,6 +234,9 @@ class Definition:
                 raise
             finally:
                 run.started.end(begun)
+        except BaseException:
+            member.leave()
+            raise
         finally:
             leave()
             current.leave(here)
@@ -198,8 +246,17 @@ class Definition:
         except (CodecError, StoreError) as error:
             yield Blocking(functools.partial(run.not_kept, node, str(error), seconds=took))
             return value
-        kept = self.kept(call, value, effects, scene.moment, parts, code)
+        else:
+            self._changed(call, effects)
+        finally:
+            member.leave()
+        beside = member.overlapped and bool(call.behaviour.data)
+        if beside:
+            run.epochs.concurrent.add(self.name)
+        kept = self.kept(value, effects, scene.moment, facts)
         kept.hold, kept.seen, kept.damaged = lease.hold, lease.entry, call.damaged
+        if beside:
+            kept.meta["beside"] = True
         yield Blocking(functools.partial(run.record, node, kept, reason=why, seconds=took))
         return value
 
@@ -216,24 +273,46 @@ class Definition:
             bound = self.identity.bind(*args, **kwargs)
         except TypeError:
             return None  # calling the function itself gives the error that the user knows
+        group = run.beside
+        entered, busy = group.entered, bool(group)
         try:
-            code = self.identity.code()
+            behaviour = self.identity.look()
         except FingerprintError as error:
             warn(f"{error}. Until then it runs every time")
+            run.unkept.setdefault(self.name, str(error))
             if take:
                 run.will_go(self.name, str(error))
             return None
         arguments = self.identity.identify(bound, args, kwargs)
         if self.every_call:
-            ordinals = run.ordinals(self.name, arguments.content)
-            arguments.number(ordinals.take() if take else ordinals.peek())
+            name = f"{self.name}/{arguments.content}"
+            arguments.number(run.take(name) if take else run.ordinals(name).peek())
         shelf = run.shared if self.share else run.shelf
-        return Call(run, shelf, shelf.node(self.name, arguments.digest, code), args, kwargs, arguments)
+        node = shelf.node(self.name, arguments.digest, behaviour.digest)
+        call = Call(run, shelf, node, args, kwargs, arguments, behaviour)
+        if behaviour.data:
+            busy = busy or group.entered != entered  # then a step may be changing the data, or may have meanwhile
+            code = behaviour.with_data(run.epochs.first(zip(self._names(call), behaviour.digests), busy=busy))
+            call.beside = shelf.node(self.name, arguments.digest, code) if code != behaviour.digest else None
+            if call.beside is not None and (busy or group.apart or self.name in run.epochs.concurrent):
+                call.node, call.beside = call.beside, None
+        return call
+
+    def _names(self, call: Call) -> Iterator[str]:
+        """What the data that the code reads is called within the run: what belongs to no module is the step's own."""
+        for datum in call.behaviour.data:
+            own = datum.slot is None or datum.slot.space is None
+            yield f"{self.name}/{datum.name}" if own else datum.name
+
+    def _changed(self, call: Call, effects: Mapping[str, Any]) -> None:
+        """Note that it was a step that changed the data which its code reads."""
+        if "globals" in effects:
+            call.run.epochs.leave(zip(self._names(call), call.behaviour.look_again()))
 
     def give_back(self, call: Call) -> None:
         """The call failed: the next identical one is the same node."""
         if call.arguments.ordinal is not None:
-            call.run.ordinals(self.name, call.arguments.content).give_back(call.arguments.ordinal)
+            call.run.give_back(f"{self.name}/{call.arguments.content}", call.arguments.ordinal)
 
     # -- recall
 
@@ -244,11 +323,20 @@ class Definition:
             return Found(why=why)
         try:
             if entry.value_only and not careful and not self.options["outputs"]:
-                return Found(entry, entry.load())
+                return Found(entry, entry.load(), why=why)
             value, effects, moment = self.load(call, entry)
-            why = verify(moment, effects)
-            return Found(entry, value, effects, moment) if why is None else Found(why=why)
+            for kind, obstacle in obstacles(moment, effects, self.repeated(call, entry)):
+                if not self.once:
+                    return Found(why=obstacle)
+                warn(f"step {self.name} is not performed again, but what it did cannot be restored: {obstacle}")
+                effects.pop(kind, None)
+            return Found(entry, value, effects, moment, why)
         except CodecError as error:
+            if self.once:
+                raise CodecError(
+                    f"step {self.name} was performed on {intents.at(entry)} and is not performed again, but its recorded "
+                    f"result cannot be read: {error}. {intents.remedy(self.name)}"
+                ) from error
             if str(error) != told:
                 warn(f"step {self.name} runs again: {error}")
             return Found(why=str(error))
@@ -256,44 +344,133 @@ class Definition:
     def reuse(self, call: Call, found: Found) -> Any:
         """Skip the step: leave the world as if it had run."""
         assert found.entry is not None
+        again = found.moment is not None and self.repeated(call, found.entry)
         call.run.count_reuse(self.name, call.node.key, found.entry.seconds)
+        if found.entry.key == call.node.intent:
+            self._tell_performed(call, found)
+        if found.entry.read_files or self.identity.inputs:
+            self.reused_files(call, found.entry)
         if found.moment is not None:
-            depend(call.run.state, found.entry.meta.get("reads", ()))
-            restore(found.moment, found.effects)
+            depend(call.run, found.entry.meta.get("reads", ()))
+            if call.opening is not None and call.run.unseeded is not None and call.run.unseeded.choose(call.opening):
+                call.run.epochs.restart(call.opening.digests.items())
+            member = call.run.beside.enter()  # so that nobody takes what it changes now for the script's doing
+            try:
+                found.moment.member = member
+                with member.group.lock:
+                    restore(found.moment, found.effects, repeated=again or ())
+                    self._changed(call, found.effects)
+            finally:
+                member.leave()
+            call.run.applied.add(found.entry.key)
         return found.value
 
+    def reused_files(self, call: Call, entry: Decoded) -> None:
+        """See `inputs.reused`."""
+        read, arguments = entry.meta.get("files", {}), dict(zip(self.identity.names, call.arguments.bound))
+        inputs.reused(call.run, self.name, call.node.key, self.options, arguments, read)
+
+    def repeated(self, call: Call, entry: Decoded) -> set[str]:
+        """The kinds of effects of which this scope has seen those of an entry already, and others have maybe changed them."""
+        return repeated(entry.meta.get("reads", ())) if entry.key in call.run.applied else set()
+
+    def _tell_performed(self, call: Call, found: Found) -> None:
+        """Say that an effect="once" call was performed though its checkpoint does not count; of each step once in a scope."""
+        assert found.entry is not None
+        why = found.why or self._compared(call).text
+        said = f"its checkpoint does not count any more: {why}" if why != NEW else "it has no checkpoint any more"
+        performed = f"step {self.name} was performed on {intents.at(found.entry)} and is not performed again ({said})"
+        if self.name in call.run.performed:
+            log("run %s: %s", call.run.id, performed)
+            return
+        call.run.performed.add(self.name)
+        warn(
+            f"{performed}. Its recorded result is returned, as for every other such call in this scope. "
+            f"{intents.remedy(self.name)}"
+        )
+
     def find(self, call: Call, told: str | None = None, *, again: bool = True) -> Lookup:
-        """The node's checkpoint if it counts now, or None and the reason if that is known."""
+        """The node's checkpoint if it counts now, or None and the reason if that is known.
+
+        What an effect="once" call has done counts whatever became of its checkpoint: then it is the record of that.
+        """
+        if call.run.wants_fresh(call.node, once=self.once):
+            return Lookup(None, ASKED[1])
+        found = self._find_checkpoint(call, told, again)
+        if found.entry is None and self.once:
+            return found._replace(entry=intents.performed(call.shelf, call.node))
+        return found
+
+    def _find_earlier(self, call: Call, unseeded: Unseeded) -> Decoded | None:
+        """What was kept of a step that drew when the generators were as an earlier scope of this process found them."""
+        noted = call.shelf.readings(call.node)
+        if noted is None or not any(read.startswith("random:") for read in noted["reads"]):
+            return None
+        openings = unseeded.earlier()  # first: another thread may choose one meanwhile
+        chosen = unseeded.chosen
+        mark = (
+            "random:" if chosen is None else "random:~"
+        )  # of a step beside others, they may have been put back for another
+        for opening in openings if chosen is None else [chosen]:
+
+            def then(read: str, opening: Opening = opening) -> str:
+                known = opening.digests.get(read.replace("~", "", 1)) if read.startswith(mark) else None
+                return digest_of(call.run, read) if known is None else known.hex()
+
+            found = call.shelf.find(call.node, then).entry
+            if found is not None:
+                call.opening = opening
+                return found
+        return None
+
+    def _find_checkpoint(self, call: Call, told: str | None, again: bool) -> Lookup:
         run, node = call.run, call.node
-        if run.wants_fresh(node, once=self.once):
-            return Lookup(None, "ONCEMORE_REFRESH")
+
+        def tell(text: str) -> None:
+            if not self.once or intents.find(call.shelf, node) is None:  # else it does not run again
+                warn(text)
+
         try:
-            entry, why = call.shelf.find(node, run.state.digest, again=again)
+            entry, why = call.shelf.find(node, functools.partial(digest_of, run), again=again)
+            if entry is None and call.beside is not None:
+                entry = call.shelf.find(call.beside, functools.partial(digest_of, run), again=again).entry
+                if entry is not None and not entry.meta.get("beside"):
+                    entry = None
+                if entry is not None:
+                    call.node, call.beside = call.beside, None
+            if entry is None and run.unseeded is not None:
+                entry = self._find_earlier(call, run.unseeded) or entry
+            if entry is not None and not entry.value_only and entry.meta.get("beside"):
+                run.epochs.concurrent.add(self.name)
         except StoreError as error:
             if run.strict and isinstance(error, IntegrityError):
                 raise
             call.damaged = True
             why = f"entry damaged: {error}"
             if why != told:
-                warn(f"step {self.name} runs again, its checkpoint is damaged: {error}")
+                tell(f"step {self.name} runs again, its checkpoint is damaged: {error}")
             return Lookup(None, why)
         if why is not None and why != told:
             if GONE in why:
                 if run.strict:
                     raise IntegrityError(f"step {self.name}: entry {node.key} is gone from the store")
-                warn(f"step {self.name} runs again: its checkpoint {node.key} is gone from the store")
+                tell(f"step {self.name} runs again: its checkpoint {node.key} is gone from the store")
             elif why == LEFT_OUT:
-                warn(f"step {self.name} runs again: its result or what else it did was {LEFT_OUT}")
+                tell(f"step {self.name} runs again: its result or what else it did was {LEFT_OUT}")
         if entry is not None and self.expires is not None:
             age = time.time() - entry.time
             if age > self.expires:
                 return Lookup(None, f"expired: {age:.0f} s old, kept for {self.expires:.0f} s")
+        if entry is not None and entry.read_files and inputs.observes(run, self.options):
+            changed = inputs.changed(run, entry.meta["files"])  # kept when it did not count yet
+            if changed is not None:
+                return Lookup(None, changed)
         return Lookup(entry, why)
 
     def load(self, call: Call, entry: Decoded, moment: Moment | None = None) -> tuple[Any, dict[str, Any], Moment]:
         """The value and the effects of an entry. CodecError if the caller's objects are not shared as they were then."""
         if moment is None:
-            moment = self.meet(call, entry, ("argument", "state"))
+            moment = self.meet(call, entry, ("argument", "global", "state"))
         with keeping(call.run.store):
             loaded = entry.load(moment.roots.find)
         value, effects = loaded if entry.meta.get("effects") else (loaded, {})
@@ -305,7 +482,7 @@ class Definition:
             return self._follow(generators.look(self, call, entry))
         return self.load(call, entry)[0]
 
-    def meet(self, call: Call, entry: Decoded, kinds: tuple[str, ...] = ("argument",)) -> Moment:
+    def meet(self, call: Call, entry: Decoded, kinds: tuple[str, ...] = ("argument", "global")) -> Moment:
         """The call, its objects known by the names that they have in the entry."""
         moment, roots = self.moment(call), entry.meta.get("roots", ())
         for name in moment.arguments if roots else ():
@@ -313,13 +490,15 @@ class Definition:
         moment.roots.meet(roots, kinds)
         return moment
 
-    def moment(self, call: Call, *, runs: bool = False) -> Moment:
+    def moment(self, call: Call, *, runs: bool = False, member: Member | None = None) -> Moment:
         """The call as its surroundings see it."""
         arguments, counted = dict(zip(self.identity.names, call.arguments.bound)), self.identity.contents
         if not self.identity.plain:  # sharing is told from those that count to the others
             arguments = {**{name: arguments[name] for name in counted}, **arguments}
+        data, spaces = call.behaviour.reached(call.arguments)
         digests = call.arguments.take_digests() if runs else None
-        return Moment(self.name, call.run, arguments, counted, self.options, digests, call.node.key)
+        node = call.node.key
+        return Moment(self.name, call.run, arguments, counted, self.options, data, spaces, digests, node, member)
 
     # -- why it runs, and what is kept of it
 
@@ -333,39 +512,46 @@ class Definition:
         return Explanation(self.name, call.node.id, False, reason.text, reason.changes)
 
     def _compared(self, call: Call) -> Reason:
-        now = Facts(call.arguments.parts, self.identity.code_parts(), self.identity.packages())
-        return compare(call.shelf, call.node, now, call.run.state, call.run.passed)
+        return compare(call.shelf, call.node, self.facts(call), call.run, call.run.passed)
 
-    def kept(
-        self,
-        call: Call,
-        value: Any,
-        effects: dict[str, Any],
-        moment: Moment,
-        parts: Mapping[str, Part],
-        code: Mapping[str, Part],
-    ) -> Kept:
+    @staticmethod
+    def facts(call: Call) -> Facts:
+        """What the call depends on, as far as that is known before it runs."""
+        behaviour = call.behaviour
+        return Facts(call.arguments.parts, behaviour.parts, behaviour.packages, behaviour.data_parts)
+
+    def kept(self, value: Any, effects: dict[str, Any], moment: Moment, facts: Facts) -> Kept:
         """What is to be kept of a completed node."""
-        shown = {name: part.told() for name, part in parts.items() if part.shown}
-        meta: dict[str, Any] = {"arguments": {name: part.digest for name, part in parts.items()}, "shown": shown}
+        shown = {name: part.told() for name, part in (*facts.arguments.items(), *facts.reads.items()) if part.shown}
+        meta: dict[str, Any] = {
+            "arguments": {name: part.digest for name, part in facts.arguments.items()},
+            "shown": shown,
+        }
+        if facts.reads:
+            meta["data"] = {name: part.digest for name, part in facts.reads.items()}
         if moment.reads:
             meta["reads"] = moment.reads
             shown.update(moment.shown)
+        if moment.files:
+            meta["files"] = moment.files
         if effects:
             meta["effects"] = sorted(effects)
         name = None
-        if moment.roots:
+        if moment.roots or "globals" in effects:
             name, meta["roots"] = moment.roots.name, moment.roots.listed
-        packages = self.identity.packages
-        return Kept((value, effects) if effects else value, meta, code, packages, moment.reads, name, once=self.once)
+        kept = (value, effects) if effects else value
+        return Kept(kept, meta, facts.code, facts.packages, moment.reads, name, once=self.once)
 
     def home(self, reference: Reference | None = None) -> Run | None:
         """The run that a call belongs to: the current one, the one it came from, or for a shared step the default store's."""
         run = run_here()
-        if run is None or (reference is not None and run.pid != os.getpid()):  # a run that a fork left here is not ours
+        forked = run is not None and run.pid != os.getpid()
+        if run is None or (reference is not None and forked):  # a run that a fork left here is not ours
             if reference is None and not self.share:
                 return None
             run = joining.outside() if reference is None else joining.join(reference)
+        elif forked:
+            joining.follow(run)
         return None if run.disabled else run
 
 

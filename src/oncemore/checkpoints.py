@@ -21,10 +21,11 @@ When = Union[float, datetime]
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What is kept of a completed node, or of the run under a name.
+    """What is kept of a completed node, or of the run under a name or at the end of a scope.
 
     `id` is `run:n`, n being the number of its event; `index` counts the run's checkpoints from 0. The state snapshot and
-    the result are loaded when asked for.
+    the result are loaded when asked for. `behind` is 0 if it has a state of its own; otherwise so many steps have run since
+    the nearest snapshot before it.
     """
 
     id: str
@@ -41,23 +42,29 @@ class Checkpoint:
     stored_bytes: int
     entry: str
     snapshot: str
+    behind: int
     log: str
     number: int
     _store: Store = field(repr=False, compare=False)
 
     def state(self) -> dict[str, Any]:
-        """The run's state as it was then, a fresh copy."""
+        """The run's state as it was then, a fresh copy; NotRecorded if no snapshot was taken then."""
+        if self.behind:
+            raise NotRecorded(
+                f"checkpoint {self.id} has no state of its own: the state was too large for a snapshot after every step, or held "
+                f"something that can't be kept. To keep a large state at a certain point, call run.checkpoint(name) there"
+            )
         state: dict[str, Any] = self.surroundings()["state"]
         return state
 
     def surroundings(self) -> dict[str, Any]:
-        """State and random generators as they were then."""
+        """State and random generators as they were then, or `behind` steps earlier."""
         return {"state": {}, "generators": {}} if not self.snapshot else self._load(self._read(self.snapshot))
 
     def result(self) -> Any:
         """What the step returned (a generator: the list of its items); NotRecorded if there is no such value (any more)."""
         if not self.entry:
-            raise NotRecorded(f"checkpoint {self.id} was made by name: it has a state, no result")
+            raise NotRecorded(f"checkpoint {self.id} is no step's: it has a state, no result")
         entry = self._read(self.entry)
         if "items" in entry.meta:
             return list(self._items(entry))
@@ -176,7 +183,7 @@ class Checkpoints(Sequence[Checkpoint]):
         """The newest that `which` may mean: an id, a name, a node or a step. UsageError if there is none."""
         found = self.get(which) or self.latest(which)
         if found is None:
-            known = ", ".join(sorted({str(c.name or c.step) for c in self._all})) or "none"
+            known = ", ".join(sorted({c.name or c.step or c.id for c in self._all})) or "none"
             raise UsageError(f"no checkpoint is called {which!r}; there are: {known}")
         return found
 
@@ -211,7 +218,7 @@ def fold(store: Store, run_id: str, record: Record, *, superseded: bool = False)
     return Checkpoints(replace(checkpoint, index=i) for i, checkpoint in enumerate(found))
 
 
-_Telling = Union[events.StepCompleted, events.CheckpointSaved, events.StepForgotten]
+_Telling = Union[events.StepCompleted, events.StateSaved, events.StepForgotten]
 
 
 def _that_count(facts: Sequence[Event], generations: Sequence[Generation]) -> Iterator[tuple[_Telling, bool]]:
@@ -223,8 +230,8 @@ def _that_count(facts: Sequence[Event], generations: Sequence[Generation]) -> It
         if isinstance(event, events.StepCompleted):
             gone = replaced[event.entry] > event.seq or removed.get(event.entry.partition("@")[0], 0) > event.seq
             place = event.home if event.entry.startswith("shared/") else event.entry
-        elif isinstance(event, (events.CheckpointSaved, events.StepForgotten)):
-            gone, place = False, event.snapshot if isinstance(event, events.CheckpointSaved) else event.entry
+        elif isinstance(event, (events.StateSaved, events.StepForgotten)):
+            gone, place = False, event.snapshot if isinstance(event, events.StateSaved) else event.entry
         else:
             continue
         if any(g.counts(event.seq, place) for g in generations):
@@ -233,7 +240,7 @@ def _that_count(facts: Sequence[Event], generations: Sequence[Generation]) -> It
 
 def _about(event: _Telling, log: str) -> tuple[str, str, str]:
     """Which node an event tells of, wherever that stood, and what the node had read."""
-    if isinstance(event, events.CheckpointSaved):
+    if isinstance(event, events.StateSaved):
         return f"{log}{event.seq}", "", ""
     return event.entry[len(records.home_of(event.entry)) :].partition("@")
 
@@ -251,7 +258,7 @@ def told(
     run_id: str,
     workflow: str | None,
     log: str,
-    event: events.StepCompleted | events.CheckpointSaved,
+    event: events.StepCompleted | events.StateSaved,
     index: int = 0,
 ) -> Checkpoint:
     """The checkpoint that an event tells of."""
@@ -272,6 +279,7 @@ def told(
         stored_bytes=step.stored_bytes if step else 0,
         entry=step.entry if step else "",
         snapshot=event.snapshot,
+        behind=step.behind if step else 0,
         log=log,
         number=event.seq,
         _store=store,
@@ -281,17 +289,33 @@ def told(
 def usable(checkpoints: Checkpoints, which: str | None) -> tuple[Checkpoint, dict[str, Any]]:
     """The checkpoint meant and what it kept; damaged ones give way to those before. If none is meant: the newest made by name.
 
-    Only a run without named ones goes back to a step's: a program that jumps to `next_node` finds it in those it made itself.
+    Only a run without named ones goes back to the newest snapshot of all: a program that jumps to `next_node` finds it in
+    those it made itself. For a step without a snapshot of its own, the nearest before it serves.
     """
     if which is None:
         newest = [c for c in reversed(checkpoints) if c.snapshot]
-        candidates = [c for c in newest if c.name is not None] or newest
+        exact = [c for c in newest if not c.behind]
+        candidates = [c for c in exact if c.name is not None] or exact or newest
     else:
         wanted = checkpoints.find(which)
         candidates = checkpoints.named(which) if wanted.name == which else [wanted]
     for candidate in candidates:
+        taken = _nearest(checkpoints, candidate) if candidate.behind else candidate
         try:
-            return candidate, candidate.surroundings()
+            return taken, taken.surroundings()
         except (StoreError, CodecError, NotRecorded) as error:
-            warn(f"checkpoint {candidate.id} cannot be used, the one before serves: {error}")
+            warn(f"checkpoint {taken.id} cannot be used, the one before serves: {error}")
     raise UsageError("there is no checkpoint to restore" + (f" called {which!r}" if which else ""))
+
+
+def _nearest(checkpoints: Checkpoints, wanted: Checkpoint) -> Checkpoint:
+    """The checkpoint whose state is the nearest before a step that has none of its own."""
+    about = f"checkpoint {wanted.id} ({wanted.step}) has no state of its own"
+    advice = "To keep the state at a certain point, call run.checkpoint(name) there"
+    if not wanted.snapshot:
+        raise UsageError(f"{about}, and there is no snapshot before it. {advice}")
+    before = (c for c in reversed(checkpoints[: wanted.index]) if c.snapshot == wanted.snapshot and not c.behind)
+    taken = next(before, wanted)  # its own checkpoint may have been pruned: then `behind` says how old the state is
+    whose = f", that of {taken.id} ({taken.name or taken.step})" if taken is not wanted else ""
+    warn(f"{about}. Restored the nearest before it{whose}. {advice}")
+    return taken

@@ -27,6 +27,7 @@ from .modules import canonical_name
 from .pickling import Finding, Naming, from_pickle, offender, to_pickle
 
 __all__ = [
+    "FILES",
     "GLOBALS",
     "MAGIC",
     "MAIN",
@@ -62,13 +63,25 @@ _ALIGNED = 64  # buffers begin at multiples of this, counted from the entry's be
 _WHOLE = 1 << 16  # bytes; below this, an entry is one piece
 
 # Flags of an entry.
-VALUE_ONLY = 1  # the value is all there is: no effects, reads, items or files, and loading it needs nothing of the call
+VALUE_ONLY = (
+    1  # the value is all there is: no effects, reads, items or written files, and loading it needs nothing of the call
+)
 TOMBSTONE = 2  # the node has no checkpoint any more; "hides" in the metadata says why
 GLOBALS = 4  # the pickle names classes or functions
 NAMES = 8  # the pickle has names for objects of the caller
 MAIN = 16  # the pickle mentions the script; "main" in the metadata is what it was called
+FILES = 32  # the step read files; "files" in the metadata says which
 
-_MORE = ("effects", "roots", "reads", "readings", "items", "hides", "blobs")  # metadata of what is more than a value
+_MORE = (
+    "effects",
+    "roots",
+    "reads",
+    "readings",
+    "items",
+    "hides",
+    "blobs",
+    "beside",
+)  # metadata of what is more than a value
 
 
 # --- the envelope ---------------------------------------------------------------------------------------------------
@@ -155,6 +168,8 @@ def pack(
         flags |= NAMES
     elif not any(map(meta.get, _MORE)):  # asked now: pickling adds to the metadata
         flags |= VALUE_ONLY
+    if meta.get("files"):
+        flags |= FILES
     if b"_main__" in stream:  # in a spawned process it is called __mp_main__
         flags |= MAIN
         meta = {**meta, "main": canonical_name("__main__")}
@@ -222,6 +237,11 @@ class Decoded:
     def value_only(self) -> bool:
         """Whether the value is all there is, and needs nothing of the call to be loaded."""
         return self.flags & VALUE_ONLY != 0
+
+    @property
+    def read_files(self) -> bool:
+        """Whether the step read files, whose changes are told or count."""
+        return self.flags & FILES != 0
 
     @property
     def is_tombstone(self) -> bool:

@@ -27,6 +27,10 @@ import warnings
 from types import TracebackType
 from typing import Any
 
+_ITERATORS = frozenset(
+    ["map", "filter", "zip", "enumerate", "reversed", "_csv.reader", "csv.DictReader"]
+    + [f"itertools.{name}" for name in ("chain", "count", "cycle", "islice", "product", "permutations", "combinations")]
+)
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
@@ -53,17 +57,33 @@ class FingerprintError(OncemoreError, TypeError):
         self.step = step
 
     def __str__(self) -> str:
-        where = self.part or "the value"
-        if self.path:
-            where += f" at {self.path}"
         step = f"step {self.step}: " if self.step else ""
-        remedy = "Leave it out with ignore=[...], say what identifies it with key={...}"
-        if self.part and not self.part.startswith(("argument", "key")):
-            remedy = "Pass it as an argument and leave that out with ignore=[...]"
+        part = self.part or "the value"
+        what = f"{part} holds a {self.kind} at {self.path}, which" if self.path else f"{part} is a {self.kind}, which"
+        return f"{step}{what} has no stable identity. {self._advice()}"
+
+    def _advice(self) -> str:
+        name = self.part.partition("`")[2].rstrip("`").rpartition(".")[2] or "name"
+        if self.part.startswith(("global", "default", "closure", "class", "helper", "code", "wrapped")):
+            return f'Pass it as an argument with ignore=["{name}"]{self._register()}'
+        if self.part == "key":
+            return "Let key=... return something that has one"
+        instead = ""
+        if self.kind.startswith("_io."):
+            instead = "Pass the file's path instead; or l"
+        elif self.kind.endswith(("generator", "iterator")) or self.kind in _ITERATORS:
+            instead = "Pass a list instead; or l"
         return (
-            f"{step}{where} is a {self.kind}, which has no stable identity. {remedy}, "
-            f"or teach the type with oncemore.register_identity({self.kind}, ...)"
+            f'{instead or "L"}eave it out with ignore=["{name}"], or say what identifies it with '
+            f'key={{"{name}": lambda {name}: ...}}{self._register()}'
         )
+
+    def _register(self) -> str:
+        """A type that can be named in a program can be taught."""
+        module, _, name = self.kind.rpartition(".")
+        if not isinstance(getattr(sys.modules.get(module), name, None), type):
+            return ""
+        return f", or teach the type with oncemore.register_identity({self.kind}, ...)"
 
 
 class NotRecorded(OncemoreError, LookupError):

@@ -124,11 +124,11 @@ class StepCompleted(StepEvent):
     """A step ran to its end and its checkpoint was written in the same transaction.
 
     `changes` and `compared_with` say in full what `reason` says in a line. `entry` is the checkpoint's key in the store,
-    `snapshot` that of the run's state after it. `home` is, of a shared step, where the run's own entries stood then; `replaces`
-    says that the node has had a checkpoint before.
+    `snapshot` that of the run's state after it, or `behind` steps earlier. `home` is, of a shared step, where the run's own
+    entries stood then; `replaces` says that the node has had a checkpoint before.
     """
 
-    rare = frozenset({"changes", "compared_with", "home", "replaces"})
+    rare = frozenset({"behind", "changes", "compared_with", "home", "replaces"})
 
     reason: str
     seconds: float
@@ -136,6 +136,7 @@ class StepCompleted(StepEvent):
     stored_bytes: int
     entry: str
     snapshot: str = ""
+    behind: int = 0
     home: str = ""
     replaces: bool = False
     changes: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
@@ -204,13 +205,19 @@ class SnapshotSaved(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointSaved(Event):
-    """The script kept the run's state under a name. `state` is the digest of the state, `snapshot` the key of what is kept."""
+class StateSaved(Event):
+    """The run's state was kept when the scope ended, because its last step has none. `snapshot` is the key of what is kept."""
+
+    snapshot: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSaved(StateSaved):
+    """The script kept the run's state under a name. `state` is the digest of the state."""
 
     name: str
     next_node: str | None
     metadata: dict[str, Any]
-    snapshot: str
     state: str
     pinned: bool = False
 

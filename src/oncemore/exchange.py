@@ -11,13 +11,13 @@ from typing import Any
 
 from . import records
 from .checkpoints import Checkpoint, fold
-from .codec import encode, tombstone
+from .codec import Decoded, encode, tombstone
 from .errors import CodecError, IntegrityError, NotRecorded, StoreError, UsageError
 from .events import Event, RunImported
-from .nodes import LEFT_OUT
+from .nodes import LEFT_OUT, intent_key, intents_of
 from .records import Generation, Record, checked, record_key, sealed, signed
 from .secret import secret
-from .stores import Frames, Store
+from .stores import Bytes, Frames, Store
 
 FORMAT = "oncemore json 1"
 
@@ -44,7 +44,22 @@ def _run(store: Store, run_id: str) -> dict[str, Any]:
         "generations": [asdict(generation) for generation in record.generations],
         "events": [{"seq": e.seq, **json.loads(e.to_json())} for e in records.read_log(store, record.log)],
         "checkpoints": [_checkpoint(store, c) for c in fold(store, run_id, record)],
+        "once": [_intent(key, data) for key, data in store.scan(intents_of(record.uid)) if data is not None],
     }
+
+
+def _intent(key: str, data: Bytes) -> dict[str, Any]:
+    """What became of an effect="once" step."""
+    entry = Decoded(data, key=key, secret=secret())
+    facts = {name: entry.meta[name] for name in ("step", "node", "call")} | {"time": entry.time}
+    if entry.meta.get("settled") and not entry.meta.keys() & {"effects", "roots", "reads"}:
+        try:
+            value = entry.load()
+        except CodecError:
+            return facts
+        if exact(value):
+            facts.update(settled=entry.meta["settled"], result=value)
+    return facts
 
 
 def _checkpoint(store: Store, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -128,6 +143,10 @@ def _planned(run: Mapping[str, Any]) -> tuple[Record, dict[str, Frames], list[by
         if "state" in checkpoint and checkpoint["snapshot"].startswith(own):
             value = {"state": checkpoint["state"], "generators": {}}
             put[checkpoint["snapshot"]] = encode(value, {}, key=checkpoint["snapshot"], secret=secret()).frames
+    for intent in run.get("once", ()):  # without a result that could be kept, its outcome is for the user to settle
+        key = intent_key(old, intent["step"], intent["call"])
+        about = {name: intent[name] for name in ("step", "node", "call", "settled") if name in intent}
+        put[key] = encode(intent.get("result"), about, key=key, secret=secret(), time=intent["time"]).frames
     log = []
     for fact in sorted(run["events"], key=lambda fact: fact["seq"]):
         event = Event.from_json(json.dumps({k: v for k, v in fact.items() if k != "seq"}).encode(), 0)

@@ -9,7 +9,8 @@ from typing import Any, BinaryIO, Union, cast
 
 from .blobs import Blobs, Kept, active, keep_now, put_back, remove, source
 from .bulk import content_digest
-from .errors import StoreError, warn
+from .errors import CodecError, StoreError, UsageError, warn
+from .stores.folders import in_store
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -70,6 +71,8 @@ class File:
     def __checkpoint_identity__(self) -> object:
         if self._source is not None:
             return self._source[1].digest
+        if in_store(self._path):
+            raise UsageError(f"{self!r} is a file of a store: pass another file, or copy what you need of it")
         try:
             return content_digest(self._path)
         except FileNotFoundError:
@@ -79,6 +82,8 @@ class File:
         now = active.get()
         if now is None:  # no checkpoint: to another process on this machine, the path is the file
             return File, (self._path,)
+        if in_store(self._path):
+            raise CodecError(f"{self!r} is a file of a store: return another file, or copy what you need of it")
         with self.open() as file:
             return _recalled, (self._path, keep_now(now, file))
 

@@ -19,8 +19,7 @@ from .flight import Blocking, Request, Thrown
 from .nodes import inside
 from .reasons import Reason
 from .stores import Bytes, Hold
-from .surroundings import Moment, Scene, restore, verify
-from .surroundings.state import depend
+from .surroundings import Moment, Scene, depend, obstacles, restore
 
 if TYPE_CHECKING:
     from .call import Call, Definition
@@ -175,12 +174,15 @@ def _relay(body: Any, recording: _Recording | None) -> ItemPath:
 
 
 def _replay(step: Definition, call: Call, entry: Decoded, moment: Moment) -> ItemPath:
+    again = step.repeated(call, entry)
     call.run.count_reuse(step.name, call.node.key, entry.seconds)
-    depend(call.run.state, entry.meta.get("reads", ()))
+    step.reused_files(call, entry)
+    call.run.applied.add(entry.key)
+    depend(call.run, entry.meta.get("reads", ()))
     for number in range(entry.meta["chunks"]):
         chunk = yield Blocking(call.shelf.chunk, entry, number)
         for item, effects in _items(step, call, chunk, moment):
-            restore(moment, effects)
+            restore(moment, effects, repeated=again)
             try:
                 sent = yield Item(item)
             except _Closed:
@@ -189,7 +191,7 @@ def _replay(step: Definition, call: Call, entry: Decoded, moment: Moment) -> Ite
                 raise UsageError(f"step {step.name} is being replayed: nothing can be sent into it")
     _meet_state(step, entry.meta.get("roots", ()), moment)
     value, effects, _ = step.load(call, entry, moment)
-    restore(moment, effects)
+    restore(moment, effects, repeated=again)
     return value
 
 
@@ -220,8 +222,9 @@ def _items(step: Definition, call: Call, chunk: Decoded, moment: Moment) -> Iter
 def _meet_state(step: Definition, roots: Iterable[tuple[str, str, str]], moment: Moment) -> None:
     """The state is what the consumer has left: it may not be what the next item was kept with."""
     moment.roots.forget("state")
+    moment.roots.forget("global")
     try:
-        moment.roots.meet(roots, ("state",))
+        moment.roots.meet(roots, ("global", "state"))
     except CodecError as error:
         raise StoreError(f"step {step.name} cannot be replayed any further: {error}") from None
 
@@ -238,7 +241,7 @@ def _find(step: Definition, call: Call, told: str | None = None) -> tuple[tuple[
         with keeping(call.run.store):  # the state is not there yet
             loaded = entry.load(lambda name: moment.roots.find(name) if name[0] == "argument" else None)
         effects = loaded[1] if entry.meta.get("effects") else {}
-        why = verify(moment, effects)
+        why = next((why for _, why in obstacles(moment, effects, step.repeated(call, entry))), None)
         effects.get("files", {}).pop("ready", None)  # its drafts go at once; there will be new ones at the end
         if why is not None:
             raise CodecError(why)
@@ -259,10 +262,7 @@ class _Recording:
 
     def __init__(self, step: Definition, call: Call, why: Reason) -> None:
         self._step, self._call, self._why = step, call, why
-        self._parts, self._code = (
-            call.arguments.parts,
-            step.identity.code_parts(),
-        )  # now: the body may change its arguments
+        self._facts = step.facts(call)  # now: the body may change what it depends on
         self._keys = call.shelf.new_items()
         self._owner = self._keys.rstrip("/")  # of the contents of files, until the checkpoint is there
         self._hold: Hold | None = None
@@ -296,6 +296,8 @@ class _Recording:
     def resume(self) -> None:
         """The generator is about to run on."""
         self._moment.roots.forget("state")
+        self._moment.roots.forget("global")
+        self._moment.first = not self._items and not self._chunks
         self._stretch = Scene(self._moment, per_item=True)
         self._entered = inside(self._call.node)
 
@@ -306,7 +308,7 @@ class _Recording:
             self._stretch.returned()
             with keeping(self._call.run.store, self._blobs.extend, self._owner):
                 self._items.append(codec.dumps((item, self._stretch.effects()), self._moment.roots.name))
-            self._roots.append([root for root in self._moment.roots.listed if root[0] == "state"])
+            self._roots.append([root for root in self._moment.roots.listed if root[0] != "argument"])
         except (CodecError, StoreError) as error:
             warn(f"step {self._step.name}: the items are not kept: {error}")
             return None
@@ -336,7 +338,7 @@ class _Recording:
             return functools.partial(run.not_kept, node, str(error), seconds=took)
         if self._items:
             self._pack()
-        kept = self._step.kept(self._call, value, effects, self._moment, self._parts, self._code)
+        kept = self._step.kept(value, effects, self._moment, self._facts)
         kept.chunks, kept.items = self._chunks, self._keys
         kept.seen, kept.damaged, kept.owner = self._seen, self._call.damaged, self._owner
         if self._blobs:

@@ -1,8 +1,10 @@
-"""Effects that must happen once: what is about to happen is written down before it happens.
+"""Effects that must happen once: what is about to happen is written down before it happens, and that it has happened, too.
 
-A step with `effect="once"` leaves an intent before its body starts; the checkpoint's transaction removes it. An intent
-without a checkpoint means that the process died in between: nobody can know whether the effect took place, so the run stops
-and asks. `resolve` answers: it did not, run it; or it did, and this was the result.
+A step with `effect="once"` leaves an intent before its body starts; the checkpoint's transaction makes it the record that the
+call was performed, with a copy of the result. The record counts whatever becomes of the checkpoint: after an edit, a rollback
+or a retention policy the call returns the recorded result. An intent that became no record means that the process died in
+between: nobody can know whether the effect took place, so the run stops and asks. `resolve` answers: it did not, run it; or it
+did, and this was the result.
 """
 
 from __future__ import annotations
@@ -13,29 +15,98 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from .codec import Decoded
-from .errors import UnknownOutcome, UsageError
+from .blobs import release, used
+from .codec import Decoded, seal, unseal
+from .errors import IntegrityError, UnknownOutcome, UsageError
 from .nodes import Node
+from .records import home_of
 from .shelf import Shelf
+from .stores import Bytes
+
+COMPLETED, RESOLVED = "completed", "resolved"  # how an intent was settled: by the step itself, or by its user
 
 
-def begin(shelf: Shelf, node: Node) -> Decoded | None:
-    """Leave the intent, or find what `resolve` said about an earlier one. UnknownOutcome if nothing was said."""
-    key = shelf.intent_key(node.idempotency_key)
-    found = shelf.read(key)
-    if found is None:
-        meta = {"step": node.step, "node": node.id}
-        shelf.put(key, None, meta, time=time.time())
+def about(node: Node) -> dict[str, Any]:
+    """What an intent says of its node. `call` finds it again in a fork, whose keys are others."""
+    return {"step": node.step, "node": node.id, "call": node.arguments}
+
+
+def find(shelf: Shelf, node: Node) -> Decoded | None:
+    """The intent, as it is in the store now: other processes settle it, too. IntegrityError if it cannot be trusted."""
+    return _decoded(shelf, node, shelf.store.get(node.intent))
+
+
+def _decoded(shelf: Shelf, node: Node, data: Bytes | None) -> Decoded | None:
+    try:
+        return None if data is None else Decoded(data, key=node.intent, secret=shelf.secret)
+    except IntegrityError as error:
+        raise IntegrityError(f"whether {node.id} was performed cannot be read: {error}. {remedy(node.step)}") from error
+
+
+def performed(shelf: Shelf, node: Node) -> Decoded | None:
+    """The record that the call was performed, with its result."""
+    found = find(shelf, node)
+    return found if found is not None and found.meta.get("settled") == COMPLETED else None
+
+
+def begin(shelf: Shelf, node: Node, now: Bytes | None, *, asked: bool) -> Decoded | None:
+    """Leave the intent, or find what `resolve` said about an earlier one. UnknownOutcome if nothing was said.
+
+    `now` stands there under the call's lease. What was performed is performed again only if the user has `asked` for it; the
+    intent keeps the record of that, in case this time it fails.
+    """
+    try:
+        found = _decoded(shelf, node, now)
+    except IntegrityError:
+        if not asked:
+            raise
+        found = now = None
+    if found is None or (asked and found.meta.get("settled")):
+        earlier = None if now is None else bytes(unseal(now, node.intent, shelf.secret))
+        shelf.put(node.intent, earlier, about(node), time=time.time())
         return None
     if found.meta.get("settled"):
         return found
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.time))
-    raise UnknownOutcome(node.id, node.idempotency_key, when)
+    raise UnknownOutcome(node.id, node.idempotency_key, at(found))
+
+
+def at(record: Decoded) -> str:
+    """When it was begun or performed, for people."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.time))
+
+
+def remedy(step: str) -> str:
+    """How the user asks for it to be performed again."""
+    name = step.rpartition(".")[2]
+    return f"`{name}.refresh(...)` performs it again, `{name}.forget(...)` lets the next call perform it"
 
 
 def withdraw(shelf: Shelf, node: Node) -> None:
     """The body raised by itself: it says that the effect did not take place."""
-    shelf.remove(shelf.intent_key(node.idempotency_key))
+    found = find(shelf, node)
+    if found is not None:
+        _take_back(shelf, found)
+
+
+def _take_back(shelf: Shelf, intent: Decoded) -> None:
+    earlier = intent.load()
+    if earlier is None:
+        shelf.remove(intent.key)
+    else:
+        shelf.store.commit(put={intent.key: seal([earlier], intent.key, shelf.secret)})
+
+
+def forget(shelf: Shelf, node: Node) -> bool:
+    """Remove the record that the call was performed; whether there was one. An unknown outcome is not forgotten."""
+    try:
+        found = find(shelf, node)
+        if found is None or not found.meta.get("settled"):
+            return False
+    except IntegrityError:
+        pass
+    shelf.remove(node.intent)
+    release(shelf.store, used(shelf.store, home_of(node.intent), node.intent))
+    return True
 
 
 def resolve(shelves: Sequence[Shelf], which: str, happened: bool, result: Any) -> None:
@@ -44,9 +115,9 @@ def resolve(shelves: Sequence[Shelf], which: str, happened: bool, result: Any) -
         if found.meta.get("settled") or which not in (key.rpartition("/")[2], found.meta["node"]):
             continue
         if happened:
-            shelf.put(key, result, {**found.meta, "settled": True}, time=found.time)
+            shelf.put(key, result, {**found.meta, "settled": RESOLVED}, time=found.time)
         else:
-            shelf.remove(key)
+            _take_back(shelf, found)
         return
     raise UsageError(f"this run has no unknown outcome called {which!r}; UnknownOutcome names them by node and key")
 

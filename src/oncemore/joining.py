@@ -2,35 +2,89 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from typing import Any
 
-from . import current
+from . import current, records
+from .errors import StoreError
 from .looking import new_run
+from .modules import loaded
 from .opening import default_store
-from .records import Reference
+from .records import Reference, changed, record_key
 from .runs import Run
 from .shelf import Shelf
-from .stores import open_store
+from .snapshots import Snapshots
+from .stores import Store, open_store
+from .surroundings.state import State
 
-_joined: dict[tuple[int, Any, Reference], Run] = {}
+_process = os.getpid()
+_joined: dict[tuple[int, Any, str, str], Run] = {}
 
 
 def join(reference: Reference) -> Run:
-    """Take part in a run that another process has opened."""
-    place = (os.getpid(), current.rehearsal, reference)
-    if place not in _joined:
-        run = new_run(reference.id, open_store(reference.store), strict=reference.strict)
-        _joined[place] = run.open(announce=False)
-    return _joined[place]
+    """Take part in a run that another process has opened, for one call.
+
+    The call begins with the state that the run had when the step was sent. What it does to the state is recorded with the
+    checkpoint, and seen by the steps that it calls; other calls in this process do not see it, and neither does the sender.
+    """
+    place = (os.getpid(), current.rehearsal, reference.id, reference.store)
+    run = _joined.get(place)
+    if run is None or run.attempt != reference.attempt:  # each scope counts its calls anew
+        run = _open(reference)
+        _joined[place] = run
+    follow(run)
+    call = copy.copy(run)
+    call.state, call.snapshots = State(reference.state.load()), Snapshots()
+    return call
+
+
+def _open(reference: Reference) -> Run:
+    store = open_store(reference.store)
+    if not reference.id:
+        return _shared_only(store)
+    run = new_run(reference.id, store, strict=reference.strict, inputs=reference.inputs)
+    run.attempt, run.spread = reference.attempt, bool(reference.attempt)
+    return run.open(announce=False)
+
+
+def follow(run: Run) -> None:
+    """Another process has opened this run: look whether any process has replaced or forgotten entries of it since.
+
+    A rollback changes the record, and with it where entries are.
+    """
+    record, own, shared = record_key(run.id), changed(run.shelf.owner), changed("shared")
+    try:
+        seen = run.store.get_many({record, own, shared} if run.id else {shared})
+        data, before = seen.get(record), run.seen
+        if data is not None and data != before.get(record):
+            run.use(records.parse(record, data))
+    except StoreError:
+        return  # who needs an entry will meet it
+    run.seen = seen
+    for shelf, mark in ((run.shelf, own), (run.shared, shared)):
+        if seen.get(mark) != before.get(mark):
+            shelf.drop_cache()
 
 
 def outside() -> Run:
     """Where shared steps keep their results when they are called outside a scope: no history, only results."""
     store = default_store()
-    place = (os.getpid(), current.rehearsal, Reference("", store.url, False))
+    place = (os.getpid(), current.rehearsal, "", store.url)
     if place not in _joined:
-        run = new_run("", store)
-        run.shelf = run.shared = Shelf(run.store, "shared", "shared/", None)
-        _joined[place] = run
+        _joined[place] = _shared_only(store)
+    if _is_worker():
+        follow(_joined[place])
     return _joined[place]
+
+
+def _is_worker() -> bool:
+    """Whether another Python process has started this one to work for it."""
+    family = loaded("multiprocessing")
+    return os.getpid() != _process or (family is not None and family.parent_process() is not None)
+
+
+def _shared_only(store: Store) -> Run:
+    run = new_run("", store)
+    run.shelf = run.shared = Shelf(run.store, "shared", "shared/", None)
+    return run

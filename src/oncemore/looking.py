@@ -12,9 +12,9 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
-from . import current
+from . import current, intents
 from .events import StepEvent
-from .nodes import Node
+from .nodes import ASKED, Node
 from .records import Record
 from .runs import Run
 from .shelf import Shelf
@@ -113,11 +113,12 @@ class Looking(Run):
         if self._policy.lets_run(self, node, once=once):
             return
         shelf = self.shelf_of(node)
-        intent = shelf.read(shelf.intent_key(node.idempotency_key)) if once else None
-        if intent is not None and intent.meta.get("settled"):
+        intent = intents.find(shelf, node) if once else None
+        settled = intent is None or intent.meta.get("settled")
+        if intent is not None and settled and why not in ASKED:
             return  # its body does not run: somebody has said what came of it
         unknown = "it was cut off, and its outcome is unknown: say `oncemore resolve`"
-        would_run(node.step, why if intent is None else unknown, run=self.id, node=node.id)
+        would_run(node.step, why if settled else unknown, run=self.id, node=node.id)
 
     def will_go(self, name: str, why: str) -> None:
         would_run(name, why, run=self.id)

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice, takewhile
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
+
+from blake3 import blake3
 
 from .durations import Duration, seconds
 from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
 from .events import SnapshotSaved
-from .fingerprint.values import digest
-from .surroundings.objects import Roots
-from .surroundings.rng import Generators, states
+from .fingerprint.values import Digests, digest
+from .surroundings.objects import Frozen, Roots
+from .surroundings.process import Changes, Process, Taken, record, stop
+from .surroundings.state import State
+from .surroundings.unseeded import every_state, put_back
 
 if TYPE_CHECKING:
     from .runs import Run
@@ -53,9 +59,10 @@ def map_items(
         raise UsageError(f"on_error is 'raise' or 'collect', not {on_error!r}")
     todo = list(items)
     progress = _progress(run, step, name, len(todo))
+    beside = run.beside.map() if concurrency > 1 else nullcontext()
     if inspect.iscoroutinefunction(step):
-        return _gather(step, todo, concurrency, on_error, progress)
-    return _spread(step, todo, concurrency, on_error, progress)
+        return _gather(step, todo, concurrency, on_error, progress, beside)
+    return _spread(step, todo, concurrency, on_error, progress, beside)
 
 
 def _progress(run: Run, step: Callable[[Any], Any], name: str | None, total: int) -> Progress:
@@ -71,7 +78,12 @@ def _progress(run: Run, step: Callable[[Any], Any], name: str | None, total: int
 
 
 def _spread(
-    step: Callable[[Any], Any], items: Sequence[Any], concurrency: int, on_error: OnError, progress: Progress
+    step: Callable[[Any], Any],
+    items: Sequence[Any],
+    concurrency: int,
+    on_error: OnError,
+    progress: Progress,
+    beside: AbstractContextManager[None],
 ) -> Results:
     advance: Callable[[], None]
 
@@ -85,7 +97,7 @@ def _spread(
         finally:
             advance()
 
-    with progress as advance, ThreadPoolExecutor(concurrency, thread_name_prefix="oncemore") as pool:
+    with beside, progress as advance, ThreadPoolExecutor(concurrency, thread_name_prefix="oncemore") as pool:
         calls: list[Future[Any]] = [pool.submit(copy_context().run, one, i, item) for i, item in enumerate(items)]
         try:
             wait(calls, return_when=FIRST_EXCEPTION)
@@ -100,7 +112,12 @@ def _spread(
 
 
 async def _gather(
-    step: Callable[[Any], Any], items: Sequence[Any], concurrency: int, on_error: OnError, progress: Progress
+    step: Callable[[Any], Any],
+    items: Sequence[Any],
+    concurrency: int,
+    on_error: OnError,
+    progress: Progress,
+    beside: AbstractContextManager[None],
 ) -> Results:
     import asyncio  # loaded already: somebody awaits this
 
@@ -118,7 +135,7 @@ async def _gather(
             finally:
                 advance()
 
-    with progress as advance:
+    with beside, progress as advance:
         tasks = [asyncio.ensure_future(one(i, item)) for i, item in enumerate(items)]
         try:
             return Results(await asyncio.gather(*tasks))
@@ -135,33 +152,32 @@ _around: ContextVar[tuple[str, ...]] = ContextVar("oncemore_loops", default=()) 
 
 
 def loop(run: Run, name: str, items: Iterable[Any], every: Every) -> Iterator[Any]:
-    """The items that no earlier run has seen the end of; state and generators are kept as they were after each `every`."""
+    """The items that no earlier run has seen the end of; what their turns changed is kept after each `every`."""
     due, around = _Due(every), _around.get()
     if run.disabled:
         yield from items
         return
-    snapshots = _Snapshots(run, name, around, _identity(items))
-    first, done = snapshots.resume()
-    if done:
-        return
-    now, seen = states(), first
-    for index, item in enumerate(items):
-        if index < first:
-            continue
+    snapshots = _Snapshots(run, name, around)
+    rest = snapshots.resume(items)
+    seen = first = snapshots.prefix.count
+    for index, item in enumerate(rest, first):
         if index == first:
             run.will_go(name, f"a loop with {first} items behind it" if first else "a loop at its beginning")
-        if index == first > 0:
-            Generators().restore(None, now)  # skipping may have drawn from them: a shuffled loader does
+        snapshots.prefix.add(item)  # now: the turn may change it
         _around.set((*around, f"{name}={index}"))
+        record(*snapshots.begin.recorders)
         try:
             with nullcontext() if run.report is None else run.report.turn(name, index + 1, length_hint(items)):
                 yield item
         finally:
+            stop(*snapshots.begin.recorders)
             _around.set(around)
-        if due(index + 1):
-            snapshots.save(index + 1, done=False)
         seen = index + 1
-    snapshots.save(seen, done=True)
+        if due(seen):
+            snapshots.save(done=False)
+    if seen > first or not snapshots.complete:
+        snapshots.save(done=True)
+    run.loops[snapshots.path] = None
 
 
 class _Due:
@@ -183,80 +199,317 @@ class _Due:
         return True
 
 
-def _identity(items: Iterable[Any]) -> str | None:
-    """What tells whether a later run loops over the same items; None for an iterator, which cannot be looked at."""
+def _identity(items: Iterable[Any]) -> str:
+    """What identifies all of the items; nothing for those that cannot be looked at without being used up."""
     if isinstance(items, (list, tuple, range)):
         try:
             return digest(items).hex()
         except FingerprintError:
-            return None
-    return None
+            pass
+    return ""
+
+
+_MARKS = 256  # items of a loop whose digests are kept, so that one which changed can be named
+_AHEAD = 1000  # items of an iterator that are held in memory while they are compared with those of the last run
+_KEPT = 8  # snapshots of a loop for other items than those of the last one
+
+
+class _Prefix:
+    """The items so far: their number, a digest over all of them, and the digests after every `stride` of them."""
+
+    def __init__(self, count: int = 0, whole: str = "", stride: int = 1, marks: Iterable[Sequence[Any]] = ()) -> None:
+        self.count, self.whole, self._stride = count, whole, stride
+        self.marks = [(number, mark) for number, mark in marks]
+
+    def add(self, item: Any) -> None:
+        try:
+            found = digest(item)
+        except FingerprintError:
+            found = b"?"  # it counts as one item
+        self.count += 1
+        self.whole = blake3(self.whole.encode() + found).hexdigest(length=16)
+        if self.count % self._stride == 0:
+            self.marks.append((self.count, self.whole))
+            if len(self.marks) > _MARKS:
+                self._stride *= 2
+                self.marks = [mark for mark in self.marks if mark[0] % self._stride == 0]
+
+    def facts(self) -> list[Any]:
+        return [self.count, self.whole, self._stride, self.marks]
+
+
+class _Snapshot(NamedTuple):
+    """What the key of a snapshot says of it: the items that were behind, all items if they are known, whether it is the end."""
+
+    seen: int
+    prefix: str
+    items: str
+    done: bool
+    key: str
+
+    @staticmethod
+    def of(key: str) -> _Snapshot:
+        seen, prefix, items, done = key.rpartition("/")[2].split(".")
+        return _Snapshot(int(seen), prefix, items, bool(done), key)
+
+
+def _after(items: Iterable[Any], first: int) -> Iterator[Any]:
+    return islice(items, first, None)
+
+
+def _furthest(snapshot: _Snapshot) -> tuple[int, bool]:
+    return snapshot.seen, snapshot.done
+
+
+class _Begin:
+    """A run as it was when one of its loops began, in this scope."""
+
+    def __init__(self, run: Run) -> None:
+        self.state, self.generators = run.state.values_by_key(), every_state()
+        self.recorders = self.changes, self.taken = Changes(), Taken()
+        self.restored: set[str] = set()  # state keys and generators that a snapshot brought
+        self.roots = Roots(lambda kind, key: self.state.get(key))
+        for key in self.state:
+            self.roots.add("state", key)
+        self.roots.list()
+        self.notes = {key: self.roots.note("state", key) for key in self.state}
+        self._frozen: dict[str, Frozen] = {}
+        for key, note in self.notes.items():
+            with suppress(CodecError):  # then it is as a turn that failed left it
+                self._frozen[key] = Frozen(note.walk)
+
+    def rewind(self, state: State) -> None:
+        """Put the state back: the loop is tried again in the same scope."""
+        for key in [key for key in state.values_by_key() if key not in self.state]:
+            del state[key]
+        for key, value in self.state.items():
+            if key in self._frozen:
+                self._frozen[key].thaw()
+            if key not in state.values_by_key() or state.bare(key) is not value:
+                state[key] = value
 
 
 class _Snapshots:
-    """State and generators of a run as they were at some turns of one loop.
+    """What the turns of one loop changed, as it was after some of them: state, generators, environment, numbers of calls.
 
     Objects that were in the state when the loop began are kept by name: a script that holds one (`model = run.state.model`
-    before the loop) holds the same one after the loop was resumed.
+    before the loop) holds the same one after the loop was resumed. What the turns left alone is not brought back: it is what
+    the script has made of it since.
     """
 
-    def __init__(self, run: Run, name: str, around: tuple[str, ...], items: str | None) -> None:
-        self._run, self._name, self._items = run, name, items
-        self._path = "/".join((*around, name))
-        if run.loops.get(self._path, run) is None:
+    def __init__(self, run: Run, name: str, around: tuple[str, ...]) -> None:
+        self._run, self._name = run, name
+        self.path = "/".join((*around, name))
+        if run.loops.get(self.path, run) is None:
             raise UsageError(
                 f"a loop {name!r} has been completed in this scope already; each loop needs a name of its own"
             )
-        if self._path not in run.loops:
-            run.loops[self._path] = Roots(lambda kind, key: run.state.bare(key))
-            for key in run.state.values_by_key():
-                run.loops[self._path].add("state", key)
-            run.loops[self._path].list()
-        self._roots: Roots = run.loops[self._path]
+        self._again = self.path in run.loops
+        self.begin: _Begin = run.loops[self.path] if self._again else _Begin(run)
+        run.loops[self.path] = self.begin
+        self.prefix = _Prefix()
+        self.complete = False  # what was found is the end of a loop
+        self._items = ""
+        self._last = ""  # the key of the snapshot that the next one replaces
+        self._others: list[_Snapshot] = []
 
-    def resume(self) -> tuple[int, bool]:
-        """Put everything back to the last snapshot: how many items it had seen, and whether those were all."""
-        run, roots, name = self._run, self._roots, self._name
+    # -- going on
+
+    def resume(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Put everything back to the furthest snapshot that fits the items; those after it."""
+        self._items = _identity(items)
         try:
-            entry = run.shelf.find_loop(self._path)
+            found = [_Snapshot.of(key) for key in self._run.shelf.find_loops(self.path)]
+        except StoreError as error:
+            self._refuse(error)
+            return iter(items)
+        self._others = found
+        same = [each for each in found if each.items == self._items != ""]
+        chosen: _Snapshot | None = max(same, key=_furthest, default=None)
+        rest: Callable[[int], Iterator[Any]] = partial(_after, items)
+        if found and not same:
+            chosen, rest = self._compare(items, found)
+        return rest(chosen.seen if chosen is not None and self._restore(chosen) else 0)
+
+    def _compare(
+        self, items: Iterable[Any], found: list[_Snapshot]
+    ) -> tuple[_Snapshot | None, Callable[[int], Iterator[Any]]]:
+        """The furthest snapshot whose items are the first of these, and what gives the items from one on."""
+        furthest = max(found, key=_furthest)
+        marks = dict(self._marks(furthest))
+        wanted = {*marks, *(each.seen for each in found)}
+        source, generators = iter(items), digest(every_state())
+        once = source is items
+        ahead: list[Any] | None = [] if once else None
+        ours, at = _Prefix(), {0: ""}
+        for item in islice(source, furthest.seen):
+            ours.add(item)
+            if ahead is not None:
+                ahead.append(item)
+                if len(ahead) > _AHEAD:
+                    ahead = None
+            if ours.count in wanted:
+                at[ours.count] = ours.whole
+        fits = [each for each in found if at.get(each.seen) == each.prefix]
+        if furthest not in fits and digest(every_state()) != generators:
+            fits = [
+                each for each in found if each.seen <= ours.count
+            ]  # drawn items are others without the turns between
+        chosen = max(fits, key=_furthest, default=None)
+        first = 0 if chosen is None else chosen.seen
+        if chosen is None or not (chosen is furthest or (chosen.done and ours.count == first)):
+            how = f"goes on after {first} items" if first else "begins anew"
+            warn(f"loop {self._name} {how}: {_difference(ours, at, furthest, marks)}")
+
+        def rest(first: int) -> Iterator[Any]:
+            if first == ours.count:
+                return source
+            if ahead is not None:
+                return chain(ahead[first:], source)
+            if once:
+                raise UsageError(
+                    f"loop {self._name} has to begin again after {first} items, and its iterator is used up. "
+                    f"Pass a list instead, or give the loop another name"
+                )
+            return _after(items, first)
+
+        return chosen, rest
+
+    def _marks(self, snapshot: _Snapshot) -> Iterable[tuple[int, str]]:
+        try:
+            entry = self._run.shelf.read(snapshot.key)
+            return [] if entry is None else _Prefix(*entry.meta["prefix"]).marks
+        except StoreError:
+            return []  # using it tells
+
+    def _refuse(self, why: object) -> None:
+        if isinstance(why, Exception) and self._run.strict:
+            raise why
+        warn(f"loop {self._name} begins anew, its snapshot cannot be used: {why}")
+
+    def _restore(self, chosen: _Snapshot) -> bool:
+        run, begin = self._run, self.begin
+        try:
+            entry = run.shelf.read(chosen.key)
             if entry is None:
-                return 0, False
-            if entry.meta["items"] != self._items:
-                warn(f"loop {name} begins anew: its items are not those of the last run")
-                return 0, False
-            if entry.meta.get("roots", ()) != [list(root) for root in roots.listed]:
-                warn(f"loop {name} begins anew: run.state is made of other objects before it than in the last run")
-                return 0, False
-            values, contents, generators, calls = entry.load(roots.find)
+                return False
+            for root in entry.meta["roots"]:
+                if tuple(root) not in begin.roots.listed:
+                    warn(f"loop {self._name} begins anew: run.state[{root[1]!r}] was initialized differently this time")
+                    return False
+            kept = entry.load(begin.roots.find)
+            gone = Process().verify(None, kept["process"])
+            if gone is not None:
+                self._refuse(gone)
+                return False
         except (StoreError, CodecError) as error:
-            if run.strict:
-                raise
-            warn(f"loop {name} begins anew, its snapshot cannot be used: {error}")
-            return 0, False
-        for key, content in contents.items():
-            run.state[key]  # a step around this loop has now looked at it
-            roots.assign("state", key, content)
-        run.state.replace(values)
-        Generators().restore(None, generators)
-        run.calls = calls
-        run.reused[name] += entry.meta["seen"]
-        if run.report is not None and entry.meta["seen"]:
-            run.report.reused(name, 0, entry.meta["seen"])
-        self._end(entry.meta["done"])
-        return entry.meta["seen"], entry.meta["done"]
+            self._refuse(error)
+            return False
+        if self._again:
+            begin.rewind(run.state)
+            run.applied.clear()
+        self._restore_state(kept)
+        put_back(kept["generators"])
+        begin.restored |= kept["generators"].keys()
+        record(*begin.recorders)
+        Process().restore(None, kept["process"])
+        self._count(kept["calls"])
+        stop(*begin.recorders)
+        self.prefix, self.complete = _Prefix(*entry.meta["prefix"]), chosen.done
+        self._last = "" if chosen.done else chosen.key
+        run.reused[self._name] += chosen.seen
+        if run.report is not None and chosen.seen:
+            run.report.reused(self._name, 0, chosen.seen)
+        return True
 
-    def save(self, seen: int, *, done: bool) -> None:
-        run, roots = self._run, self._roots
-        contents = {key: roots.contents(kind, key) for kind, key, _ in roots.listed}
-        value = (run.state.values_by_key(), contents, states(), run.calls)
-        meta = {"items": self._items, "seen": seen, "done": done, "roots": roots.listed}
+    def _restore_state(self, kept: Mapping[str, Any]) -> None:
+        state, begin = self._run.state, self.begin
+        for key, content in kept["contents"].items():
+            state.get(key)  # a step around this loop has now looked at it
+            begin.roots.assign("state", key, content)
+        now = {**state.values_by_key(), **kept["set"]}
+        before = iter(begin.state)
+        staying = list(takewhile(lambda key: key in before, kept["order"]))  # where they were; the others were added
+        added = {key: now.pop(key) for key in kept["order"][len(staying) :] if key in now}
+        state.replace({**{key: now[key] for key in now if key not in kept["deleted"]}, **added})
+        begin.restored |= kept["set"].keys()
+
+    def _count(self, calls: Mapping[str, int]) -> None:
+        """Take as many numbers for identical calls as the turns had; those of a turn that failed are given back."""
+        for call in {*calls, *self.begin.taken.numbers}:
+            taken = list(self.begin.taken.numbers.get(call, ()))
+            for number in taken[calls.get(call, 0) :]:
+                self._run.give_back(call, number)
+            for _ in range(calls.get(call, 0) - len(taken)):
+                self._run.take(call)
+
+    # -- keeping
+
+    def save(self, *, done: bool) -> None:
+        run, begin, seen = self._run, self.begin, self.prefix.count
+        roots: list[tuple[str, str, str]] = []
+        meta = {"seen": seen, "done": done, "prefix": self.prefix.facts(), "roots": roots}
+        kind = f"{seen}.{self.prefix.whole}.{self._items}.{'done' if done else ''}"
+        listed = {root[1]: root for root in begin.roots.listed}
+
+        def named(obj: Any) -> Any:
+            found = begin.roots.changeable(obj)
+            if found is not None and listed[found[1]] not in roots:
+                roots.append(listed[found[1]])
+            return found
+
         try:
+            value = self._changed()
+            roots += [listed[key] for key in value["contents"]]
             fact = SnapshotSaved(loop=self._name, seen=seen)
-            run.shelf.write_loop(self._path, value, meta, roots.changeable, fact)
+            self._last = run.shelf.write_loop(self.path, kind, value, meta, named, fact, self._replaced())
+            if done:
+                self._last = ""
         except (CodecError, StoreError) as error:
             warn(f"loop {self._name}: the snapshot after {seen} items was not kept: {error}")
-        self._end(done)
 
-    def _end(self, done: bool) -> None:
-        if done:
-            self._run.loops[self._path] = None
+    def _replaced(self) -> list[str]:
+        """The one before, and of those for other items the ones that are least work to do again, if there are many."""
+        others = sorted(each for each in self._others if each.key != self._last)
+        gone = [each.key for each in others[: max(0, len(others) - _KEPT)]]
+        return [key for key in (self._last, *gone) if key]
+
+    def _changed(self) -> dict[str, Any]:
+        """What is another than when the loop began."""
+        begin, state, digests = self.begin, self._run.state.values_by_key(), Digests()
+        touched = begin.restored & begin.notes.keys()
+        for key, note in begin.notes.items():
+            if any(then is None for then in note.before.values()) or any(True for _ in note.changed(now=digests)):
+                touched.add(key)  # also what nobody can compare
+        set_ = {
+            key: value
+            for key, value in state.items()
+            if key in touched or key in begin.restored or key not in begin.state or begin.state[key] is not value
+        }
+        now = every_state()
+        return {
+            "set": set_,
+            "contents": {key: begin.roots.contents("state", key) for key in begin.notes if key in touched},
+            "deleted": [key for key in begin.state if key not in state],
+            "order": list(state),
+            "generators": {
+                name: state
+                for name, state in now.items()
+                if name in begin.restored
+                or name not in begin.generators
+                or digest(begin.generators[name]) != digest(state)
+            },
+            "process": begin.changes.effect() or {},
+            "calls": begin.taken.counts(),
+        }
+
+
+def _difference(ours: _Prefix, at: Mapping[int, str], furthest: _Snapshot, marks: Mapping[int, str]) -> str:
+    """What is another about the items than when the furthest snapshot was kept."""
+    same = 0
+    for number in sorted(number for number in {*marks, furthest.seen} if number in at):
+        if at[number] != marks.get(number, furthest.prefix):
+            which = f"item {number}" if number == same + 1 else f"one of the items {same + 1} to {number}"
+            return f"{which} is not that of the last run"
+        same = number
+    return f"there are {ours.count} items now, and only what was changed by {furthest.seen} is kept"

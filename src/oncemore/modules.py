@@ -7,7 +7,9 @@ of code and the pickles in a checkpoint need that, or a script would not find ag
 from __future__ import annotations
 
 import os
+import random
 import sys
+import types
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -22,6 +24,46 @@ def loaded(name: str) -> Any:
     if module is None:
         return None
     return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
+
+
+def module_of(kind: type) -> str:
+    """The name of the module that a class says it is from; empty if it says anything but a name, or has it from `types`.
+
+    Before Python 3.12, `dataclasses.make_dataclass` leaves a class there that `types` has never heard of.
+    """
+    name: Any = kind.__module__
+    if name == "types" and kind.__qualname__ not in vars(types):
+        return ""
+    return name if isinstance(name, str) else ""
+
+
+def of_class(kind: type, name: str) -> Any:
+    """What a class or a base of it has under a name, None for nothing.
+
+    `getattr` would run whatever descriptors and metaclasses do when they are asked; some make up an answer to every name.
+    """
+    for base in kind.__mro__:
+        if name in vars(base):
+            return vars(base)[name]
+    return None
+
+
+def global_generators() -> dict[str, Any]:
+    """The random generators behind the functions of `random` and `numpy.random`, by name.
+
+    Their states are watched by themselves. An object that merely holds one, as distributions of scipy do, is the same
+    object whatever was drawn meanwhile, and holds the same one when it comes back.
+    """
+    found: dict[str, Any] = {"random": random._inst}
+    shared = getattr(loaded("numpy.random.mtrand"), "_rand", None)
+    if shared is not None:
+        found["numpy.random"], found["numpy.random bits"] = shared, shared._bit_generator
+    return found
+
+
+def global_generator(value: object) -> str | None:
+    """The name of a global random generator, None for any other object."""
+    return next((name for name, each in global_generators().items() if each is value), None)
 
 
 @cache
@@ -108,9 +150,12 @@ def is_project_file(path: str) -> bool:
     return not full.startswith(_foreign_folders())
 
 
-def is_project_module(name: str) -> bool:
-    """Whether the module `name` is the user's own code. The script always is: a pool's worker has another `__main__`."""
-    if name in ("__main__", "__mp_main__"):
+def is_project_module(name: object) -> bool:
+    """Whether the module `name` is the user's own code. The script always is: a pool's worker has another `__main__`.
+
+    So is what names no module at all: a class may have anything as its `__module__`.
+    """
+    if not isinstance(name, str) or name in ("__main__", "__mp_main__"):
         return True
     module = sys.modules.get(name)
     path = getattr(module, "__file__", None)

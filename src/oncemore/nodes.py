@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from blake3 import blake3
 
+from .beside import Group
 from .codec import Encoded, Naming
+from .current import Around
 from .fingerprint import Part
 from .records import in_key
 from .stores import Bytes, Hold
@@ -25,8 +27,10 @@ ROLLED_BACK = "rolled back"
 PRUNED = "removed by a retention policy"
 LEFT_OUT = "not in the file that the run was imported from"
 
+ASKED = ("refreshed", "ONCEMORE_REFRESH")  # why a node runs again though it has a checkpoint: the user asks for it
 
-SIGILS = "#$=!^"  # entries of a run that are no nodes': names of steps are quoted
+
+SIGILS = "#$=!^?*&"  # entries of a run that are no nodes': names of steps are quoted
 
 
 @lru_cache(10_000)
@@ -40,14 +44,34 @@ def place(step: str, arguments: str, code: str) -> str:
     return f"{quoted(step)}/{arguments}.{code}"
 
 
+def idempotency_key_of(owner: str, step: str, arguments: str) -> str:
+    return blake3(f"{owner}/{quoted(step)}/{arguments}".encode()).hexdigest(length=16)
+
+
+def intents_of(owner: str) -> str:
+    """What the keys of a run's intents begin with."""
+    return f"node/{owner}/!/"
+
+
+def counters_of(owner: str) -> str:
+    """What the keys begin with under which the processes of a scope count identical calls."""
+    return f"node/{owner}/&/"
+
+
+def intent_key(owner: str, step: str, arguments: str) -> str:
+    return intents_of(owner) + idempotency_key_of(owner, step, arguments)
+
+
 class Node:
     """One call of a step: the step's name, and the digests of its arguments and of its code."""
 
-    __slots__ = ("arguments", "code", "home", "key", "owner", "step")
+    __slots__ = ("__weakref__", "arguments", "code", "group", "home", "key", "owner", "step", "thread")
 
     def __init__(self, home: str, owner: str, step: str, arguments: str, code: str) -> None:
         self.home, self.owner, self.step, self.arguments, self.code = home, owner, step, arguments, code
         self.key = home + place(step, arguments, code)
+        self.group: Group | None = None  # the steps that are computed under it
+        self.thread = 0  # in which it is computed
 
     @property
     def fingerprint(self) -> str:
@@ -56,7 +80,12 @@ class Node:
     @property
     def idempotency_key(self) -> str:
         """The same for all attempts at this node, also after its code was mended; another for every other node."""
-        return blake3(f"{self.owner}/{quoted(self.step)}/{self.arguments}".encode()).hexdigest(length=16)
+        return idempotency_key_of(self.owner, self.step, self.arguments)
+
+    @property
+    def intent(self) -> str:
+        """Where it stands that an `effect="once"` step was begun, and what came of it: the same whatever its code."""
+        return intent_key(self.owner, self.step, self.arguments)
 
     @property
     def id(self) -> str:
@@ -73,19 +102,20 @@ class Kept:
     """What is to be kept of a completed node.
 
     `reads` are the state keys it depends on, `name` names objects that are the caller's own, `chunks` are a generator's items,
-    `once` says that an intent is to be removed with it. `hold` is the lease it was computed under, `seen` what stood under the
-    node's key then, and `damaged` says that it could not be read.
+    `once` says that its intent becomes the record that it was performed. `hold` is the lease it was computed under, `seen`
+    what stood under the node's key then, and `damaged` says that it could not be read.
     """
 
     value: object
     meta: dict[str, Any]
     code: Mapping[str, Part]
-    packages: Callable[[], Mapping[str, str]] = dict[str, str]
+    packages: Mapping[str, str] = field(default_factory=dict[str, str])
     reads: Mapping[str, str] = field(default_factory=dict[str, str])
     name: Naming | None = None
     chunks: list[Encoded] | None = None
     items: str = ""  # the beginning of the chunks' keys
     snapshot: Encoded | None = None  # the run's state after the step, unless it is kept already
+    opening: Encoded | None = None  # the unseeded generators when the scope opened, unless they are kept already
     once: bool = False
     hold: Hold | None = None
     seen: Bytes | None = None
@@ -99,7 +129,7 @@ def variant_key(key: str, reads: Mapping[str, str]) -> str:
     return f"{key}@{blake3(json.dumps(reads, sort_keys=True).encode()).hexdigest(length=16)}"
 
 
-_inside: ContextVar[tuple[Node, ...]] = ContextVar("oncemore_inside", default=())  # the nodes being computed around us
+_inside = Around[Node]("oncemore_inside")  # the nodes being computed around us
 steps_around = _inside.get
 
 
@@ -120,7 +150,17 @@ def idempotency_key() -> str:
     return nodes[-1].idempotency_key if nodes else os.urandom(16).hex()
 
 
+def group_of(top: Group) -> Group:
+    """The steps that run beside one that is called here; `top` are those that run under no other."""
+    nodes = _inside.get()
+    if not nodes:
+        return top
+    nodes[-1].group = nodes[-1].group or Group(nodes[-1].thread)
+    return nodes[-1].group
+
+
 def inside(node: Node) -> Callable[[], None]:
     """Make `node` the one being computed, until what is returned is called."""
+    node.thread = threading.get_ident()
     token = _inside.set((*_inside.get(), node))
     return lambda: _inside.reset(token)

@@ -15,7 +15,8 @@ from .fingerprint.shown import rows_differing
 from .nodes import NEW, Node
 from .shelf import Shelf
 from .stores import Store
-from .surroundings.state import State, label
+from .surroundings import change_of, label_of, part_of
+from .surroundings.protocol import EXCUSED
 
 _MOST = 3  # pieces of one argument that are named
 _FIELDS = ("part", "said", "where", "before", "after")
@@ -80,7 +81,7 @@ class Explanation:
 
 
 class Facts(NamedTuple):
-    """What a node depends on, part by part; `packages` are noted only. What it reads of the state shows when it has run."""
+    """What a node depends on, part by part; `packages` are noted only. `reads` is what its code reads, and what it read."""
 
     arguments: Mapping[str, Part]
     code: Mapping[str, Part]
@@ -92,7 +93,10 @@ def recorded(shelf: Shelf, code: str, meta: Mapping[str, Any]) -> Facts:
     """What a checkpoint depended on, from its metadata and the digest of its code."""
     shown = meta.get("shown", {})
     arguments = {name: Part.kept(digest, shown.get(name, "")) for name, digest in meta.get("arguments", {}).items()}
-    reads = {label(name): Part.kept(was, shown.get(label(name), "")) for name, was in meta.get("reads", {}).items()}
+    data = {name: Part.kept(digest, shown.get(name, "")) for name, digest in meta.get("data", {}).items()}
+    reads = data | {
+        label_of(read): Part.kept(was, shown.get(label_of(read), "")) for read, was in meta.get("reads", {}).items()
+    }
     return Facts(arguments, *shelf.code_facts(code), reads)
 
 
@@ -109,14 +113,14 @@ class Reason(NamedTuple):
         return {"reason": self.text, "changes": changes, "compared_with": self.compared_with}
 
 
-def compare(shelf: Shelf, node: Node, now: Facts, state: State, passed: Container[str]) -> Reason:
+def compare(shelf: Shelf, node: Node, now: Facts, run: Any, passed: Container[str]) -> Reason:
     """What changed since the nearest checkpoint of the same step; without one the node is new.
 
     Skips checkpoints already used in this scope (`passed`); those belong to other calls.
     """
     meta = shelf.readings(node)
     if meta is not None:
-        found = tuple(_state_changes(meta, state))
+        found = tuple(_changes_of_reads(meta, run))
         return Reason(sentence(found), found, node.key if found else "")
     nearest, least = None, len(now.arguments) + 1
     for other, entry in shelf.others(node):
@@ -234,10 +238,11 @@ def _pieces(before: Part, now: Part) -> Iterator[str]:
             yield f"{piece}: {then[1]} -> {today[1]}" if then[1] != today[1] else f"{piece} changed"
 
 
-def _state_changes(meta: Mapping[str, Any], state: State) -> Iterator[Change]:
-    for name, was in meta["reads"].items():
-        now = state.part(name)
-        if now.digest != was:
-            called = label(name)
+def _changes_of_reads(meta: Mapping[str, Any], run: Any) -> Iterator[Change]:
+    for read, was in meta["reads"].items():
+        now = part_of(run, read)
+        if now.digest != was and not now.digest.startswith(EXCUSED):
+            called = label_of(read)
             then = Part.kept(was, meta.get("shown", {}).get(called, ""))
-            yield Change(called, _value(called, then, now), before=then.shown, after=now.shown)
+            said = change_of(read) or _value(called, then, now)
+            yield Change(called, said, before=then.shown, after=now.shown)

@@ -22,6 +22,7 @@ from .errors import IntegrityError, UsageError, warn
 from .events import Event
 from .secret import secret
 from .stores import Bytes, Frames, Hold, Store
+from .surroundings.state import Sent
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,12 @@ _FIELDS = [each.name for each in fields(Record)]
 class Reference(NamedTuple):
     """What another process needs to take part in a run."""
 
-    id: str
+    id: str  # empty: no run, only the results that are shared
     store: str
-    strict: bool
-    home: str = ""  # where its entries are written: another after a rollback
+    strict: bool = False
+    attempt: str = ""  # the mark of the scope
+    state: Sent = Sent()  # as it is when the step is sent
+    inputs: str | None = None  # "observed": the files that steps read count
 
 
 def checked(run_id: str) -> str:
@@ -146,7 +149,8 @@ def sealed_as(key: str) -> str | None:
     """Under which name an entry is signed: events under that of their log, marks not at all."""
     if key.startswith("event/"):
         return key[: key.rindex("/") + 1]
-    return None if key.startswith(("need/", "use/", "gone/", "pending/")) or "/%/" in key else key
+    marks = ("need/", "use/", "gone/", "pending/", "changed/")
+    return None if key.startswith(marks) or "/%/" in key else key
 
 
 def parse(key: str, data: Bytes) -> Record:
@@ -261,6 +265,11 @@ def status(store: Store, record: Record) -> str:
 def needed(home: str) -> str:
     """The key of the mark that a fork may need what stands under `home`: nothing there is replaced or removed any more."""
     return f"need/{home.split('/')[1]}"
+
+
+def changed(owner: str) -> str:
+    """The key of a mark that is another whenever an entry of `owner` is replaced or forgotten: what others remember is old."""
+    return f"changed/{owner}"
 
 
 def home_of(entry: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from blake3 import blake3
 
@@ -16,11 +17,13 @@ from . import records
 from .comparison import difference, outcome
 from .errors import CodecError, StoreError, UsageError
 from .events import Event, StepAdopted, StepCompleted, StepEvent, StepFailed, StepNotKept
+from .fingerprint import code_of
 from .looking import Looking, StepPolicy, enough
 from .nodes import Node
 from .records import Record
 from .stage import rehearse
 from .stores import Store
+from .surroundings import digest_of
 from .surroundings.state import ABSENT
 
 Progress = Callable[[str, str], object]  # a node that was compared, and how it differs if it does
@@ -178,7 +181,7 @@ class _Comparing(StepPolicy):
                 found.append(unlike if old is None else difference(outcome(run.stored(node), old), came))
             except (CodecError, StoreError) as error:
                 found.append(f"it cannot be compared: {error}")
-            pair = other.code, node.code
+            pair = code_of(other.code), code_of(node.code)
             self.codes[pair] = self.codes.get(pair, True) and not found[-1]
         return "" if "" in found else found[0]
 
@@ -196,7 +199,7 @@ class _Auditing(_Comparing):
 
     def lets_run(self, run: Looking, node: Node, *, once: bool) -> bool:
         try:
-            return not once and run.stored(node).find(node, run.state.digest).entry is not None
+            return not once and run.stored(node).find(node, partial(digest_of, run)).entry is not None
         except StoreError:  # the call's own look-up tells of the damage
             return False
 
@@ -208,6 +211,12 @@ class _Adopting(_Comparing):
         super().__init__(run_id, progress)
         self._step, self._verify = step, verify
 
+    def wants_fresh(self, run: Looking, node: Node, *, once: bool) -> bool:
+        """What was performed once does not run again; whether it is to be adopted is asked all the same."""
+        if not once or node.step != self._step:
+            return False
+        return run.stored(node).find(node, partial(digest_of, run)).entry is None and bool(self.counterparts(run, node))
+
     def lets_run(self, run: Looking, node: Node, *, once: bool) -> bool:
         earlier = self.counterparts(run, node) if node.step == self._step else []
         if not earlier:
@@ -215,7 +224,7 @@ class _Adopting(_Comparing):
         if node.owner == "shared":
             enough(f"step {node.step} keeps results for all runs: what one run adopts cannot count for the others")
         if not self._verify:
-            self.codes[earlier[0].code, node.code] = True
+            self.codes[code_of(earlier[0].code), code_of(node.code)] = True
         self._end()  # also if the script went on though that was enough
         if once:
             enough(f"step {node.step} has effect='once': it is not run again to compare; adopt it with --verify 0")

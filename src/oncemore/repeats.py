@@ -9,9 +9,12 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from .events import CheckpointSaved, StepCompleted, StepForgotten
+from .codec import Decoded, encode
+from .events import CheckpointSaved, StateSaved, StepCompleted, StepForgotten
 from .fingerprint.values import digest
 from .records import read_log
+from .secret import secret
+from .stores import Bytes, Store
 
 if TYPE_CHECKING:
     from .checkpoints import Checkpoint
@@ -41,9 +44,10 @@ class Passed:
         known = self._find(fact, run) if run.resumed else None
         if known is not None:
             return known
-        key, entry = run.snapshot()
-        fact = replace(fact, snapshot=key)
-        run.shelf.write_snapshot(entry, fact)
+        snapshot = run.snapshot()
+        fact = replace(fact, snapshot=snapshot.key)
+        run.shelf.write_snapshot(snapshot.entry, fact)
+        run.snapshots.written(snapshot)
         run.told(fact)
         saved = self._saved(fact, run)
         run.retain()
@@ -77,7 +81,7 @@ class Passed:
             if isinstance(event, StepForgotten) or (isinstance(event, StepCompleted) and event.replaces):
                 self.recount()
                 return self._saved(fact, run)
-            if isinstance(event, (StepCompleted, CheckpointSaved)):
+            if isinstance(event, (StepCompleted, StateSaved)):
                 self._count += 1
                 if (event.time, event.lane) == (fact.time, fact.lane) and isinstance(event, CheckpointSaved):
                     return told(run.store, run.id, run.workflow, log, event, self._count - 1)
@@ -98,9 +102,6 @@ class Ordinals:
     def __init__(self, first: int = 0, free: Iterable[int] = ()) -> None:
         self._numbers, self._next, self._free = count(first), first, sorted(free)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # kept with the snapshots of loops
-        return Ordinals, (self._next, list(self._free))
-
     def peek(self) -> int:
         return min(self._free, default=self._next)
 
@@ -114,4 +115,51 @@ class Ordinals:
             return number
 
     def give_back(self, number: int) -> None:
-        insort(self._free, number)
+        if number not in self._free:
+            insort(self._free, number)
+
+    def state(self) -> dict[str, Any]:
+        return {"next": self._next, "free": list(self._free)}
+
+
+class SharedOrdinals:
+    """The same for the processes that take part in one scope: the numbers taken stand in the store as long as it is open.
+
+    Each number is given to one call, in whichever process: which of identical calls gets which is for chance to say, but the
+    numbers given are the same in every attempt. `before` are those that this process, or the one it was forked from, gave
+    before there were others.
+    """
+
+    def __init__(self, store: Store, key: str, before: Ordinals | None = None) -> None:
+        self._store, self._key, self._before = store, key, before or Ordinals()
+
+    def _read(self) -> tuple[Bytes | None, dict[str, Any]]:
+        data = self._store.get(self._key)
+        return data, self._before.state() if data is None else Decoded(data, key=self._key, secret=secret()).meta
+
+    def publish(self) -> None:
+        """Let the others know what was given before; unless one of them does already."""
+        self._write(None, self._before.state())
+
+    def peek(self) -> int:
+        state = self._read()[1]
+        number: int = min(state["free"], default=state["next"])
+        return number
+
+    def take(self) -> int:
+        while True:
+            data, state = self._read()
+            number: int = min(state["free"], default=state["next"])
+            free = [other for other in state["free"] if other != number]
+            if self._write(data, {"next": max(state["next"], number + 1), "free": free}):
+                return number
+
+    def give_back(self, number: int) -> None:
+        while True:
+            data, state = self._read()
+            if self._write(data, {**state, "free": sorted({*state["free"], number})}):
+                return
+
+    def _write(self, then: Bytes | None, state: Mapping[str, Any]) -> bool:
+        entry = encode(None, state, key=self._key, secret=secret())
+        return self._store.commit(put={self._key: entry.frames}, expect={self._key: then})

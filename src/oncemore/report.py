@@ -441,6 +441,8 @@ class Report:
             for line in self._every:
                 if (line.counts or line.done) and line.text() != line.printed:
                     self._print(line)
+            if self._run.unkept:
+                self.lines.line(f"! {self._run.unkept_line}")
             if last := self._last(end, error):
                 self.lines.line(f"{'✓' if isinstance(end, events.RunFinished) else '✗'} {' · '.join(last)}")
             _open.remove(self)

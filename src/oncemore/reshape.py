@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from . import records
-from .blobs import release, sweep, used
+from .blobs import marks, release, sweep, use, used
 from .checkpoints import Checkpoint, fold, recount
+from .codec import Decoded, seal, unseal
 from .earlier import list_cut
 from .errors import UsageError
-from .events import Event, Forked, RollbackUndone, RolledBack, RunRenamed
-from .records import Record, checked, needed, parse, read, record_key, sealed, signed
+from .events import Event, Forked, RollbackUndone, RolledBack, RunRenamed, StepCompleted
+from .nodes import intent_key, intents_of
+from .records import Record, changed, checked, needed, parse, read, record_key, sealed, signed
 from .secret import secret
 from .stores import Frames, Store
 
@@ -97,12 +100,39 @@ def fork(
     for g in child.generations[:-1]:
         cuts[g.log] = max(cuts.get(g.log, 0), g.cut or 0)
     needs = {f"need/{log.split('/')[1]}/{child.uid}": [str(cut).encode()] for log, cut in cuts.items()}
+    until = time.time() if target is None else target.time.timestamp()
+    lists.update(_performed(store, child, cuts, until))
     begun = signed(child.log, Forked(parent=run_id, at=number), secret())
     put: dict[str, Frames] = {key: sealed(key, child), **needs, **lists}
     append = {child.log: [begun]}
     if store.commit(put=put, append=append, expect={key: None, origin: then}):
         return child
     return fork(store, run_id, new_id, at=at, state=state)  # one of them changed meanwhile
+
+
+def _performed(store: Store, child: Record, cuts: Mapping[str, int], until: float) -> dict[str, Frames]:
+    """What effect="once" steps had done up to the fork, and what was unknown then: the fork does not do it again, either."""
+    found: list[tuple[Decoded, memoryview]] = []
+    for log in cuts:
+        for key, data in store.scan(intents_of(log.split("/")[1])):
+            if data is not None:
+                found.append((Decoded(data, key=key, secret=secret()), unseal(data, key, secret())))
+    done: set[tuple[str, str]] = set()
+    for log, cut in cuts.items() if found else ():
+        done.update(
+            (event.step, event.fingerprint.partition(".")[0])
+            for event in records.read_log(store, log)
+            if isinstance(event, StepCompleted) and event.seq <= cut
+        )
+    put: dict[str, Frames] = {}
+    for entry, body in found:
+        step, call = entry.meta["step"], entry.meta["call"]
+        if (step, call) in done or (entry.meta.get("settled") != "completed" and entry.time <= until):
+            key = intent_key(child.uid, step, call)
+            put[key] = seal([body], key, secret())
+            for blob in entry.meta.get("blobs", ()):
+                put.update(marks(use(records.home_of(key), key, blob), blob))
+    return put
 
 
 def _until(run_id: str, parent: Record, log: str, number: int) -> list[records.Generation]:
@@ -174,6 +204,6 @@ def _clear(store: Store, uid: str) -> None:
     """Remove all entries of a run that is no more."""
     for home in {key.split("/")[1] for key, _ in store.scan(f"node/{uid}", most=0)}:
         release(store, used(store, f"node/{home}/"))
-    for prefix in (f"node/{uid}", f"event/{uid}", f"need/{uid}"):
+    for prefix in (f"node/{uid}", f"event/{uid}", f"need/{uid}", changed(uid)):
         while keys := [key for key, _ in store.scan(prefix, limit=_BATCH, most=0)]:
             store.commit(delete=keys)

@@ -11,22 +11,27 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from blake3 import blake3
+
 from . import current, events, intents, records
-from .codec import Encoded
+from .beside import Epochs, Group
 from .errors import CodecError, FingerprintError, HoldLost, StoreError, UsageError, log, logger, warn
 from .events import Event
 from .fingerprint.values import digest
 from .loops import Every, OnError, Results, loop, map_items
-from .nodes import Kept, Node
+from .nodes import Kept, Node, counters_of, group_of
 from .opening import Opened, disabled, ending, open_run
 from .past import Past, count
 from .reasons import Reason
 from .records import Record, Reference
-from .repeats import Ordinals, Passed
+from .repeats import Ordinals, Passed, SharedOrdinals
 from .shelf import Shelf
+from .snapshots import Snapshot, Snapshots
 from .stores import Store
-from .surroundings.rng import Generators, states
+from .surroundings.inputs import OBSERVED
+from .surroundings.process import gave_back, took
 from .surroundings.state import State
+from .surroundings.unseeded import Unseeded, every_state, put_back
 
 if TYPE_CHECKING:
     from .checkpoints import Checkpoint
@@ -105,10 +110,17 @@ class Run(Past):
         strict: bool = False,
         state: Mapping[str, Any] = {},
         retention: Policy | None = None,
+        inputs: str | None = None,
     ) -> None:
         self.id, self.store, self.workflow, self.strict = run_id, store, workflow, strict
+        if inputs not in (None, OBSERVED):
+            raise UsageError(f"run {run_id}: inputs={inputs!r} is not 'observed'")
+        self.observes = inputs == OBSERVED  # whether the files that steps read count
         self.pid = os.getpid()
         self.resumed = False
+        self.attempt = ""  # the mark of the scope, in workers that of the scope they work for
+        self.seen: Mapping[str, Any] = {}  # the record and marks of changes, in processes that did not open the run
+        self.joined = False  # as a worker of another process's scope
         self.disabled = disabled()
         self.ran: Counter[str] = Counter()
         self.reused: Counter[str] = Counter()
@@ -117,13 +129,19 @@ class Run(Past):
         self._refresh = set(filter(None, map(str.strip, os.environ.get("ONCEMORE_REFRESH", "").split(","))))
         self._refreshed: set[tuple[str, str]] = set()
         self.passed: set[str] = set()  # the entries of nodes that ran or were reused in this scope
-        self.calls: dict[str, Ordinals] = {}  # of steps that count every call
+        self.applied: set[str] = set()  # entries whose effects this scope has seen; empty again when it is put back
+        self.performed: set[str] = set()  # effect="once" steps of which was said that they are not performed again
+        self.calls: dict[str, Ordinals] = {}  # of steps that count every call, as long as only this process makes some
+        self.spread = False  # other processes take part, or may: numbers for identical calls are taken from the store
         self.loops: dict[str, Any] = {}  # those begun in this scope, with what they know of the state; None: completed
         self._listeners: list[tuple[type[Event], Callable[[Any], object]]] = []
         self.report: Report | None = None  # tells people, if any look
+        self.unkept: dict[str, str] = {}  # the steps of which nothing could be kept, and why
+        self.unseeded: Unseeded | None = None
+        self.group, self.epochs = Group(), Epochs()
         self.started = StartNotifier(lambda event: self.shelf.append([event]))
         self._opened: Opened
-        self._last_snapshot: tuple[str, str] = ("", "")  # content, key
+        self.snapshots = Snapshots()
         self._passed: Passed | None = None
         self._retention, self._since_pruned, self._left = retention, 0, False
         self.state = State(state)
@@ -131,8 +149,26 @@ class Run(Past):
         self.shared: Shelf
 
     @property
+    def attempt_number(self) -> int:
+        """The number of this opening of the run; workers have that of the scope they take part in."""
+        return self._opened.record.attempts if self.id else 0
+
     def reference(self) -> Reference:
-        return Reference(self.id, self.store.url, self.strict, self.shelf.home)
+        """What a worker needs to take part."""
+        return Reference(
+            self.id, self.store.url, self.strict, self.attempt, self.state.sent(), OBSERVED if self.observes else None
+        )
+
+    def share(self) -> Reference:
+        """What a worker needs to take part in this scope; from here on, identical calls are counted in the store."""
+        self.spread = bool(self.attempt)
+        try:
+            while self.spread and self.calls:
+                call, numbers = self.calls.popitem()
+                SharedOrdinals(self.store, self._counter(call), numbers).publish()
+        except StoreError as error:
+            warn(f"run {self.id}: identical calls in other processes are not counted: {error}")
+        return self.reference()
 
     # -- opening and leaving
 
@@ -140,15 +176,22 @@ class Run(Past):
         """Find or make the run in its store. `announce` is off for workers that take part in another's scope."""
         self._opened = open_run(self, announce=announce)
         self.resumed = self._opened.resumed
+        self.attempt = self._opened.mark or self.attempt
         self.use(self._opened.record)
         self.state.update(self._opened.record.state)
+        self.joined = not announce
         if not self.disabled:
             current.engage(self)
+            if announce:
+                self.unseeded = Unseeded(self.shelf.owner)
+                if self.resumed and self.unseeded.states:
+                    self.unseeded.take(self.shelf.opening() or {})
         return self
 
     def use(self, record: Record) -> None:
         """Take entries from, and put them to, where the record says."""
         self.shelf, self.shared = self.shelves(self.store, record)
+        self.snapshots.forget()  # the last may not count there
 
     def _beside(self, home: str) -> Shelf:
         """Where to write what must not replace what stands under `home`."""
@@ -164,6 +207,8 @@ class Run(Past):
 
     def leave(self, error: BaseException | None) -> None:
         """Record how the scope ended, and what was reused in it."""
+        if self.snapshots.lacking:
+            self._save_state()
         self.retain(every=1)
         facts = [*self._unwritten(), ending(error)]
 
@@ -182,8 +227,28 @@ class Run(Past):
         except (StoreError, UsageError) as trouble:
             warn(f"run {self.id}: how it ended could not be written: {trouble}")
         finally:
+            if self.unkept and self.report is None:
+                logger.warning("run %s: %s", self.id, self.unkept_line)  # each has been warned of
+            self._forget_counters()
+            if self.unseeded is not None:
+                self.unseeded.leave()
             self.started.stop()
             self._opened.close()
+
+    def _counter(self, call: str) -> str:
+        return f"{counters_of(self.shelf.owner)}{self.attempt}/{blake3(call.encode()).hexdigest(length=16)}"
+
+    def _forget_counters(self) -> None:
+        """Numbers count within one attempt: those of this one, and of others that were killed, go."""
+        if not self.spread:
+            return
+        try:
+            keys = [key for key, _ in self.store.scan(counters_of(self.shelf.owner), most=0)]
+            marks = {key: key.split("/")[3] for key in keys}
+            live = self.store.held([f"alive/{self.shelf.owner}/{mark}" for mark in {*marks.values()} - {self.attempt}])
+            self.store.commit(delete=[key for key in keys if f"alive/{self.shelf.owner}/{marks[key]}" not in live])
+        except StoreError as error:
+            log("run %s: counters of identical calls are left: %s", self.id, error)
 
     # -- events
 
@@ -201,13 +266,14 @@ class Run(Past):
         self._since_pruned += 1
         if self._retention is not None and self._since_pruned >= every:
             self._since_pruned = 0
-            self._last_snapshot = ("", "")  # it may go
             if self._passed is not None:
                 self._passed.recount()
             from .retention import prune
 
             try:
                 prune(self.store, self._retention, [self.id], dry_run=False, own=self.id)
+                if self.snapshots.last.key and not self.store.get_many([self.snapshots.last.key], most=0):
+                    self.snapshots.forget()
             except StoreError as error:
                 warn(f"run {self.id}: old checkpoints could not be removed: {error}")
 
@@ -300,15 +366,18 @@ class Run(Past):
         """Put `state` and the random generators to a checkpoint (name, id, node or step; the newest if none is named).
 
         Returns it, `next_node` included, for programs that jump instead of replaying. A damaged snapshot gives way to the
-        one before, with a warning.
+        one before, with a warning. So does a step after which a large state was not kept: what is returned is the checkpoint
+        whose state it is.
         """
         from .checkpoints import usable
 
         checkpoint, kept = usable(self.checkpoints, which)
         record = self._opened.record
         overrides = {} if checkpoint.log == record.log else record.state
+        self.applied.clear()
         self.state.replace({**kept["state"], **overrides})
-        Generators().restore(None, kept["generators"])
+        put_back(kept["generators"])
+        self.snapshots.replaced()
         return checkpoint
 
     def rollback(self, *, to: str | None = None, before: str | None = None) -> None:
@@ -319,7 +388,8 @@ class Run(Past):
         from .reshape import rollback
 
         self.use(rollback(self.store, self.id, to=to, before=before, own=self._opened.mark))
-        self._last_snapshot, self._passed, self.loops = ("", ""), None, {}
+        self._passed, self.loops = None, {}
+        self.applied.clear()
 
     def _unwritten(self) -> Iterable[Event]:
         return [
@@ -329,12 +399,38 @@ class Run(Past):
 
     # -- nodes
 
+    @property
+    def beside(self) -> Group:
+        """The steps that are being computed beside one that is called here."""
+        return group_of(self.group)
+
     def shelf_of(self, node: Node) -> Shelf:
         return self.shared if node.owner == "shared" else self.shelf
 
-    def ordinals(self, step: str, arguments: str) -> Ordinals:
-        """Which of the identical calls of a step are under way or done in this scope."""
-        return self.calls.setdefault(f"{step}/{arguments}", Ordinals())
+    def ordinals(self, call: str) -> Ordinals | SharedOrdinals:
+        """Which of the identical calls of a step are under way or done in this scope; `call` is the step and its arguments."""
+        if self.spread:
+            return SharedOrdinals(self.store, self._counter(call), self.calls.get(call))
+        return self.calls.setdefault(call, Ordinals())
+
+    def take(self, call: str) -> int:
+        """The number of a call that is about to be made, or was made by a step that is skipped."""
+        try:
+            number = self.ordinals(call).take()
+        except StoreError as error:
+            warn(f"run {self.id}: identical calls in other processes are not counted: {error}")
+            self.spread = False
+            number = self.ordinals(call).take()
+        took(call, number)
+        return number
+
+    def give_back(self, call: str, number: int) -> None:
+        """The call failed: the next identical one is the same node."""
+        self.ordinals(call).give_back(number)
+        gave_back(call, number)
+        for begin in self.loops.values():  # of a step that fails after its loop
+            if begin is not None:
+                begin.taken.drop(call, number)
 
     def wants_fresh(self, node: Node, *, once: bool) -> bool:
         """Whether `ONCEMORE_REFRESH` asks for this node to run again; once in a scope."""
@@ -353,52 +449,93 @@ class Run(Past):
     def will_go(self, name: str, why: str) -> None:
         """Something else is about to run: a loop, a step of which nothing can be kept."""
 
+    @property
+    def unkept_line(self) -> str:
+        """Which steps could not be kept, in one line; empty if there are none."""
+        if not self.unkept:
+            return ""
+        steps = [f"{step} ({why.partition(';')[0].partition('. ')[0]})" for step, why in self.unkept.items()]
+        return f"{len(steps)} step{'s' * (len(steps) > 1)} could not be kept: {', '.join(steps)}"
+
     def begin(self, node: Node) -> Begun:
         begun = self.started.begin(node)
         if self._listeners or logger.isEnabledFor(logging.INFO):
             self.told(begun.event())
         return begun
 
-    def snapshot(self) -> tuple[str, Encoded | None]:
-        """The key of the state and generators as they are now, and the entry if it is not kept yet. Empty if there is none."""
-        value = {"state": self.state.values_by_key(), "generators": states()}
+    def snapshot(self) -> Snapshot:
+        """The state and generators as they are now. Say `self.snapshots.written` when it is."""
+        started = self.snapshots.clock()
+        value = {"state": self.state.values_by_key(), "generators": every_state()}
         content = digest(value).hex()
-        if content == self._last_snapshot[0]:
-            return self._last_snapshot[1], None
+        if content == self.snapshots.last.content:
+            return self.snapshots.last._replace(entry=None, seconds=self.snapshots.clock() - started)
         entry = self.shelf.encode_snapshot(content, value)
-        self._last_snapshot = content, entry.key
-        return entry.key, entry
+        return Snapshot(entry.key, entry, content, self.snapshots.clock() - started)
 
-    def _snapshot_if_any(self) -> tuple[str, Encoded | None]:
-        """A step may complete beside a state that is empty, or holds what cannot be kept: then nobody can go back to here."""
+    def _save_state(self) -> None:
+        """The scope ends, and its last step has no snapshot of its own."""
+        token = current.enter(None)
         try:
-            return self.snapshot() if self.state.values_by_key() else ("", None)
+            snapshot = self._snapshot(always=True)
+        finally:
+            current.leave(token)
+        if snapshot.key and not snapshot.behind:
+            fact = events.StateSaved(snapshot=snapshot.key)
+            try:
+                self.shelf.write_snapshot(snapshot.entry, fact)
+                self.snapshots.written(snapshot)
+                self.told(fact)
+            except StoreError as error:
+                warn(f"run {self.id}: the state at the end could not be written: {error}")
+
+    def _snapshot(self, *, always: bool) -> Snapshot:
+        """A snapshot if it is time for one, or the one before. An empty state needs none."""
+        state, started = self.state._values, self.snapshots.clock()
+        if not state:
+            return Snapshot()
+        if not always and not self.snapshots.due(state):
+            return self.snapshots.nearest()
+        try:
+            return self.snapshot()
         except (FingerprintError, CodecError) as error:
+            self.snapshots.failed(self.snapshots.clock() - started)
             log("run %s: no snapshot of the state: %s", self.id, error)
-            return "", None
+            return self.snapshots.nearest()
 
     def record(self, node: Node, kept: Kept, *, reason: Reason, seconds: float) -> None:
         """Keep the result of a completed node. What cannot be kept is told, and the program goes on."""
         self._refreshed.add((node.step, node.fingerprint))
         self.passed.add(node.key)
         kept.meta = {"step": node.step, "reason": reason.text, **kept.meta}
+        if kept.once:
+            kept.meta.update(intents.about(node), settled=intents.COMPLETED)
         token = current.enter(None)  # a step inside the value is kept as itself, not as part of this run
         shelf = self.shelf_of(node)
         try:
             packed = shelf.pack(node, kept, seconds=seconds, time=time.time())
-            snapshot, kept.snapshot = self._snapshot_if_any()
+            snapshot = self._snapshot(always=False)
+            kept.snapshot = snapshot.entry
+            unseeded = self.unseeded
+            if unseeded is not None and not unseeded.written:
+                kept.opening, unseeded.written = self.shelf.encode_opening(unseeded.states), True
             fields = {
                 **node.about(),
                 **reason.fields(),
                 "seconds": seconds,
-                "snapshot": snapshot,
+                "snapshot": snapshot.key,
+                "behind": snapshot.behind,
                 "home": self.shelf.home if shelf is self.shared else "",
             }
             written = shelf.write(node, packed, kept, fields)
             self.ran[node.step] += 1
             if written is None:
+                if kept.opening is not None and unseeded is not None:
+                    unseeded.written = False
                 log("run %s: %s was kept by another attempt first; that one stays", self.id, node.id)
                 return
+            self.applied.add(written.entry)
+            self.snapshots.written(snapshot, written.stored_bytes)
             self.told(written)
             self.retain()
         except HoldLost as error:
@@ -412,6 +549,7 @@ class Run(Past):
     def not_kept(self, node: Node, why: str, *, seconds: float) -> None:
         """Say that a step's result is returned but will not be there next time."""
         self.ran[node.step] += 1
+        self.unkept.setdefault(node.step, why)
         warn(f"step {node.step}: the result was not kept: {why}")
         fact = events.StepNotKept(**node.about(), reason=why, seconds=seconds)
         try:
@@ -426,3 +564,12 @@ class Run(Past):
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         said = f"{type(error).__name__}: {error}"
         self.emit(events.StepFailed(**node.about(), **reason.fields(), seconds=seconds, error=said, traceback=trace))
+
+
+def _before_fork() -> None:
+    """A child has the runs that are open here, too, and may take part in them."""
+    for run in list(current.opened):
+        run.spread = bool(run.attempt)  # nothing is written here: the stores have closed their connections
+
+
+os.register_at_fork(before=_before_fork)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from contextvars import Token
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 from blake3 import blake3
 
@@ -22,6 +22,8 @@ from .opening import default_store, disabled, ending
 from .records import checked
 from .runs import Run
 from .stores import Store, open_store
+from .surroundings.inputs import enter as enter_files
+from .surroundings.inputs import leave as leave_files
 
 if TYPE_CHECKING:
     from .retention import Policy
@@ -35,7 +37,8 @@ class checkpoint_scope:
     Steps called inside leave checkpoints under this run id and find those of earlier scopes with the same id. Without
     a run id, one is derived from the script's path and arguments. `store` is a path, a URL or a `Store`
     (default: `ONCEMORE_STORE`, else `./.oncemore`). With `strict`, a damaged checkpoint is an `IntegrityError` instead
-    of a warning and another run of its step. `state` gives initial values to `run.state`.
+    of a warning and another run of its step. `state` gives initial values to `run.state`. With `inputs="observed"`, the
+    content of every file that a step reads counts (see `checkpointed`).
     `retention` and `max_checkpoints` remove old checkpoints of the run as it goes; without them nothing is ever removed.
     On a terminal, lines on standard error say what is reused, what runs and why; not with `quiet`.
 
@@ -61,6 +64,7 @@ class checkpoint_scope:
         retention: Policy | None = None,
         max_checkpoints: int | None = None,
         quiet: bool = False,
+        inputs: Literal["observed"] | None = None,
     ) -> None:
         self._run_id = None if run_id is None else checked(run_id)
         if max_checkpoints is not None:
@@ -70,6 +74,7 @@ class checkpoint_scope:
             retention = limit if retention is None else retention & limit
         self._store, self._quiet = store, quiet
         self._options: dict[str, Any] = {"workflow": workflow, "strict": strict, "state": state, "retention": retention}
+        self._options["inputs"] = inputs
         self._entered: list[tuple[Run, Token[Run | None]]] = []
 
     def _open(self) -> Run:
@@ -87,6 +92,8 @@ class checkpoint_scope:
         return run
 
     def _enter(self, run: Run) -> Run:
+        run.group.thread = threading.get_ident()  # another thread may have opened it
+        enter_files(run)
         current.opened[run] = current_run(), threading.get_ident()
         self._entered.append((run, current.enter(run)))
         return run
@@ -123,7 +130,10 @@ class checkpoint_scope:
 
 def _leave(run: Run, error: BaseException | None) -> None:
     try:
-        run.leave(error)
+        try:
+            leave_files(run)
+        finally:
+            run.leave(error)
     finally:
         if run.report is not None:
             run.report.close(ending(error), error)

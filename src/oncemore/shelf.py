@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,12 +18,13 @@ from .codec import Decoded, Encoded, Naming, Packed, encode, pack, seal, tombsto
 from .earlier import Older, completed, earlier
 from .errors import IntegrityError, OncemoreError, StoreError
 from .events import Event, SnapshotSaved, StepCompleted, StepForgotten
-from .fingerprint import Part
+from .fingerprint import Part, code_of
 from .flight import Arrival, Blocking, Landing, Path
-from .nodes import FORGOTTEN, GONE, ROLLED_BACK, SIGILS, Kept, Node, quoted, variant_key
-from .records import Generation, needed, read_log, signed
+from .nodes import FORGOTTEN, GONE, ROLLED_BACK, SIGILS, Kept, Node, intents_of, quoted, variant_key
+from .records import Generation, changed, home_of, needed, read_log, signed
 from .secret import secret
 from .stores import Bytes, Frames, Store
+from .surroundings.protocol import EXCUSED
 
 _SMALL = 1 << 15  # bytes of an entry that is cached; what is larger stands beside its node's own small entry
 _ROOM = 1 << 26  # bytes of the cache
@@ -37,6 +38,19 @@ class Lookup(NamedTuple):
 
     entry: Decoded | None
     why: str | None = None
+
+
+def _values_read(meta: Mapping[str, Any], now: Callable[[str], str]) -> Iterator[dict[str, str]]:
+    """What a node that read something may have been kept under: each set of names, with their digests now.
+
+    What is excused counts as it was when the node ran last, if nothing was kept for what it is now.
+    """
+    for names in meta.get("readings", ()):
+        found = {name: now(name) for name in names}
+        yield {name: digest.removeprefix(EXCUSED) for name, digest in found.items()}
+        if any(digest.startswith(EXCUSED) for digest in found.values()):
+            was = meta["reads"]
+            yield {name: was.get(name, "") if found[name].startswith(EXCUSED) else found[name] for name in names}
 
 
 class Shelf:
@@ -91,32 +105,32 @@ class Shelf:
         except IntegrityError:
             return False
 
-    def find(self, node: Node, state: Callable[[str], str], *, again: bool = True) -> Lookup:
-        """The node's entry. `state` gives the digest of a state key now.
+    def find(self, node: Node, now: Callable[[str], str], *, again: bool = True) -> Lookup:
+        """The node's entry. `now` gives the digest of something that was read, as it is now.
 
-        The checkpoint of a step that read state is kept under what it read; the node's own entry then only says which
-        keys those were, so that going back to an earlier state finds the earlier checkpoint again. `again`: what was missing
-        when all small entries were fetched is asked for again; another process may have written it since.
+        The checkpoint of a step that read more than its arguments is kept under what it read; the node's own entry then
+        only says what that was, so that going back to an earlier state finds the earlier checkpoint again. `again`: what
+        was missing when all small entries were fetched is asked for again; another process may have written it since.
         """
         cached = self._cache.get(node.key)
         if type(cached) is Decoded and cached.value_only:
             return Lookup(cached)
-        why = None
+        why, now = None, functools.cache(now)  # one answer each: another thread may change it meanwhile
         for key, older in self._known(node):
             entry = self._read_node(key, again)
             if entry is None:
                 continue
             counts = older is None or older.counts(key)
             meta = {} if entry.value_only else entry.meta
-            for names in meta.get("readings", ()):
-                variant = variant_key(key, {name: state(name) for name in names})
+            for today in _values_read(meta, now):
+                variant = variant_key(key, today)
                 valid = older is None or older.counts(variant)
                 found = self.read(variant) if valid else None
                 if found is not None:
                     return Lookup(None, found.meta["hides"]) if found.is_tombstone else Lookup(found)
                 if older is not None and variant in older.replaced:
                     return Lookup(None, ROLLED_BACK)
-                if all(state(name) == was for name, was in meta["reads"].items()):
+                if today == meta["reads"]:
                     why = why or (f"entry damaged: {GONE}" if valid else ROLLED_BACK)
             if counts and "hides" in meta:  # forgotten, pruned...: what is older does not count
                 return Lookup(None, why or meta["hides"])
@@ -142,12 +156,13 @@ class Shelf:
     def _known(self, node: Node) -> Iterator[tuple[str, Older | None]]:
         """Where the node's entry may stand: under its own code, then under codes whose checkpoints were adopted for that."""
         yield from self._places(node.key)
-        codes = [node.code]
+        codes = [code_of(node.code)]
+        data = node.code[len(codes[0]) :]
         for code in codes if self._adopted else ():  # grows: a code may be adopted for one that was adopted itself
             for step, before, after in self._adopted:
                 if step == node.step and after == code and before not in codes:
                     codes.append(before)
-                    yield from self._places(self.node(step, node.arguments, before).key)
+                    yield from self._places(self.node(step, node.arguments, before + data).key)
 
     def _places(self, key: str) -> Iterator[tuple[str, Older | None]]:
         """Where an entry of the run may stand, the newest place first; None: where the run writes now."""
@@ -250,6 +265,10 @@ class Shelf:
         if prefix == self.home:
             self._lost = self._find_lost()
 
+    def drop_cache(self) -> None:
+        """Other processes have replaced or forgotten entries, and may go on to: from now on each is read when it is needed."""
+        self._cache, self._fetched, self._room = {}, (), _ROOM
+
     def _forget_cached(self, keys: Iterable[str]) -> None:
         self._touched.update(keys)
         for key in keys:
@@ -290,15 +309,23 @@ class Shelf:
         put: dict[str, Frames] = {entry.key: entry.frames}
         if beside:
             put[node.key] = self._pointer(node, kept, before)
-        for extra in (*(kept.chunks or ()), *([kept.snapshot] if kept.snapshot else ())):
-            put[extra.key] = extra.frames
-        if node.code not in self._known_code:
-            put[f"code/{node.code}"] = self._manifest(node, kept)
+        for extra in (*(kept.chunks or ()), kept.snapshot, kept.opening):
+            if extra is not None:
+                put[extra.key] = extra.frames
+        code = code_of(node.code)
+        if code not in self._known_code:
+            put[f"code/{code}"] = self._manifest(code, kept)
         for blob in kept.blobs:
             put.update(marks(use(node.home, entry.key, blob), blob))
         removed = [mark for blob in kept.blobs for mark in pending(kept.owner, blob)]
-        if kept.once:
-            removed.append(self.intent_key(node.idempotency_key))
+        if kept.once:  # a copy: retention and rollbacks leave it alone
+            put[node.intent] = packed.seal(node.intent, self.secret).frames
+            home = home_of(node.intent)
+            parted, marked = parting(self.store, home, node.intent, node.key, kept.blobs)
+            put.update(parted)
+            removed += marked
+            for blob in kept.blobs:
+                put.update(marks(use(home, node.intent, blob), blob))
         expect: dict[str, Bytes | None] = {} if kept.damaged else {node.key: kept.seen}
         replaces = kept.damaged or (self._exists(entry.key) if points else kept.seen is not None)
         if replaces:  # unless a fork may need what is there
@@ -306,6 +333,7 @@ class Shelf:
             put.update(parted)
             removed += [*self._chunks_of(entry.key), *marked]
             expect[needed(node.home)] = None
+            put[changed(self.owner)] = [os.urandom(8)]
         event = StepCompleted(
             **fields,
             raw_bytes=entry.raw_bytes,
@@ -323,16 +351,16 @@ class Shelf:
                 return other.write(moved, packed, kept, fields)
             self._forget_cached(put)
             return None
-        self._known_code.add(node.code)
+        self._known_code.add(code)
         self._cache_written(put, removed)
-        if kept.blobs or replaces:  # what the one before needed, or one who was cut off
+        if kept.blobs or replaces or kept.once:  # what the one before needed, or one who was cut off
             release(self.store, [*waiting(self.store, node.key), *waiting(self.store, kept.owner)])
         return event
 
-    def _manifest(self, node: Node, kept: Kept) -> Frames:
+    def _manifest(self, code: str, kept: Kept) -> Frames:
         parts = {name: [p.digest, p.where, p.shown, p.source] for name, p in kept.code.items()}
-        facts = {"parts": parts, "packages": kept.packages()}
-        return seal([json.dumps(facts).encode()], f"code/{node.code}", self.secret)
+        facts = {"parts": parts, "packages": dict(kept.packages)}
+        return seal([json.dumps(facts).encode()], f"code/{code}", self.secret)
 
     def _about(self, node: Node, data: Bytes | None) -> Mapping[str, Any]:
         """What the node's own entry says of its checkpoints, as it was before this one."""
@@ -347,7 +375,7 @@ class Shelf:
         readings: list[list[str]] = known.get("readings", [])
         if sorted(kept.reads) not in readings:
             readings = [*readings, sorted(kept.reads)]
-        meta: dict[str, Any] = {name: kept.meta[name] for name in ("arguments", "shown")}
+        meta: dict[str, Any] = {name: kept.meta[name] for name in ("arguments", "shown", "data") if name in kept.meta}
         meta.update(readings=readings, reads=dict(kept.reads))
         if "hides" in known:
             meta["hides"] = known["hides"]
@@ -382,6 +410,7 @@ class Shelf:
         entries = [node.key, *(key for key, _ in self.store.scan(f"{node.key}@", most=0))]
         keys = [*entries, *(chunk for key in entries for chunk in self._chunks_of(key))]
         put: dict[str, Frames] = {node.key: tombstone(node.key, self.secret, FORGOTTEN)}
+        put[changed(self.owner)] = [os.urandom(8)]
         for entry in entries:
             parted, marked = parting(self.store, node.home, entry, node.key)
             put.update(parted)
@@ -430,37 +459,56 @@ class Shelf:
 
     # -- intents and snapshots
 
-    def intent_key(self, idempotency_key: str) -> str:
-        return f"node/{self.owner}/!/{idempotency_key}"
+    def find_loops(self, name: str) -> list[str]:
+        """The keys of the snapshots of a loop that count, those of the newest place first."""
+        found: dict[str, str] = {}  # by the last part of the key: the same snapshot may stand in several places
+        for prefix, older in self._places(f"{self.home}$/{quoted(name)}/"):
+            for key, _ in self.store.scan(prefix, most=0):
+                if older is None or older.counts(key):
+                    found.setdefault(key[len(prefix) :], key)
+        return list(found.values())
 
-    def loop_key(self, name: str) -> str:
-        return f"{self.home}$/{quoted(name)}"
-
-    def find_loop(self, name: str) -> Decoded | None:
-        """The last snapshot of a loop that counts."""
-        for key, older in self._places(self.loop_key(name)):
-            entry = self.read(key) if older is None or older.counts(key) else None
-            if entry is not None:
-                return entry
-        return None
-
-    def write_loop(self, name: str, value: object, meta: dict[str, Any], roots: Naming, event: SnapshotSaved) -> None:
-        """A loop's snapshot, in place of the one before."""
-        key = self.loop_key(name)
+    def write_loop(
+        self,
+        name: str,
+        kind: str,
+        value: object,
+        meta: dict[str, Any],
+        roots: Naming,
+        event: SnapshotSaved,
+        replaces: Collection[str],
+    ) -> str:
+        """A loop's snapshot, in place of some of the earlier ones; its key."""
+        key = f"{self.home}$/{quoted(name)}/{kind}"
         entry = encode(value, meta, key=key, secret=self.secret, name=roots)
         append = self._appended([replace(event, entry=key)])
-        self._forget_cached([key])
-        if not self.store.commit(put={key: entry.frames}, append=append, expect={needed(self.home): None}):
-            assert self._beside is not None
-            self._beside(self.home).write_loop(name, value, meta, roots, event)
+        gone = [other for other in replaces if other != key and other.startswith(self.home)]
+        self._forget_cached([key, *gone])
+        if self.store.commit(put={key: entry.frames}, append=append, delete=gone, expect={needed(self.home): None}):
+            return key
+        assert self._beside is not None
+        return self._beside(self.home).write_loop(name, kind, value, meta, roots, event, replaces)
 
     def encode_snapshot(self, content: str, value: object) -> Encoded:
         """The run's state and generators, under the digest of their content."""
         return encode(value, {}, key=f"{self.home}=/{content}", secret=self.secret)
 
+    def encode_opening(self, states: Mapping[str, Any]) -> Encoded:
+        """The unseeded generators, as they were when the first scope of the run opened."""
+        return encode(dict(states), {}, key=f"{self.home}?/opening", secret=self.secret)
+
+    def opening(self) -> dict[str, Any] | None:
+        """What that was."""
+        for key, _ in self._places(f"{self.home}?/opening"):
+            entry = self._trusted(key)
+            if entry is not None:
+                found: dict[str, Any] = entry.load()
+                return found
+        return None
+
     def intents(self) -> Iterator[tuple[str, Decoded]]:
-        """What steps with effect="once" have begun and not completed."""
-        for key, data in self.store.scan(self.intent_key("")):
+        """What steps with effect="once" have begun, and what came of it."""
+        for key, data in self.store.scan(intents_of(self.owner)):
             if data is not None:
                 yield key, Decoded(data, key=key, secret=self.secret)
 
@@ -518,6 +566,7 @@ class Shelf:
 
     def code_facts(self, code: str) -> tuple[dict[str, Part], dict[str, str]]:
         """What the code behind a digest consisted of, and the packages then; empty if that is not known any more."""
+        code = code_of(code)
         if code not in self._codes:
             key, facts = f"code/{code}", dict[str, Any]()
             try:

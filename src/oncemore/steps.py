@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
+from . import intents
 from .call import Call, Definition
 from .current import engaged, run_here
 from .durations import Duration
@@ -74,9 +75,17 @@ class _Verbs(_Function[P, R]):
         call = definition.identify(run, args, kwargs, take=False)
         if call is None:  # the arguments do not fit, or the code has no identity: one of the two says which
             definition.identity.bind(*args, **kwargs)
-            definition.identity.code()
+            definition.identity.look()
             raise AssertionError("a call without identity whose parts all have one")
         return definition, call
+
+    @property
+    def __checkpoint_code__(self) -> object:
+        """What counts of this step, besides its function, for steps that call it: options other than the default."""
+        step, _ = self._self_parts()
+        given: dict[str, Any] = step._self_definition.options
+        options = {name: given[name] for name in _COUNTING if (given[name] or None) != (DEFAULTS.get(name) or None)}
+        return options or None
 
     def is_done(self, /, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Whether this call would be skipped now."""
@@ -95,9 +104,10 @@ class _Verbs(_Function[P, R]):
         return definition.look(call, entry)
 
     def forget(self, /, *args: P.args, **kwargs: P.kwargs) -> bool:
-        """Remove the checkpoint of this call; whether there was one."""
-        _, call = self._self_ask(args, kwargs)
-        return call.shelf.forget(call.node)
+        """Remove the checkpoint of this call; whether there was one. With effect="once", that it was performed, too."""
+        definition, call = self._self_ask(args, kwargs)
+        performed = definition.once and intents.forget(call.shelf, call.node)
+        return call.shelf.forget(call.node) or performed
 
     def refresh(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run this call again even if it is recorded, and record the new result."""
@@ -129,7 +139,8 @@ class _Verbs(_Function[P, R]):
         step, first = self._self_parts()
         identity, given = step._self_definition.identity, (*first, *args)
         arguments = identity.identify(identity.bind(*given, **kwargs), given, kwargs)
-        return Fingerprint(arguments.digest + identity.code(), {**arguments.parts, **identity.code_parts()})
+        now = identity.look()
+        return Fingerprint(arguments.digest + now.digest, {**arguments.parts, **now.parts, **now.data_parts})
 
     def __repr__(self) -> str:
         step, _ = self._self_parts()
@@ -177,11 +188,6 @@ class Step(_Verbs[P, R], _FunctionWrapper):
     def _self_parts(self) -> tuple[Step[Any, Any], tuple[Any, ...]]:
         return self, ()
 
-    @property
-    def __checkpoint_code__(self) -> object:
-        """What counts of this step, besides its function, for steps that call it."""
-        return self._self_definition.options["version"]
-
     def __copy__(self) -> Step[P, R]:
         return self  # as copying a function gives the function itself
 
@@ -190,14 +196,16 @@ class Step(_Verbs[P, R], _FunctionWrapper):
 
     def _self_run(self) -> Reference | None:
         """The run that goes along in a pickle."""
-        run = run_here()
-        return self._self_reference if run is None else run.reference
+        run = run_here(sends=True)
+        return self._self_reference if run is None else run.share()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         function, options, reference = self._self_function, self._self_definition.options, self._self_run()
         if not isinstance(function, FunctionType):  # a partial, a builtin, a callable object: it pickles as it does
             return _load, (function, options, reference, None)
         module, name = function.__module__, function.__qualname__
+        if function is self.__wrapped__ and _by_name(module, name) is function:  # a library's, say: it has its own name
+            return _load, (function, options, reference, None)
         if module != "__main__" and _by_name(module, name) is self:
             return _load_named, (module, name, reference)
         kind = None if function is self.__wrapped__ else type(self.__wrapped__)
@@ -306,7 +314,7 @@ class Options(TypedDict, total=False):
     code: Literal["deep", "own", "version"]
     expires: Duration | None
     every_call: bool
-    inputs: Collection[str]
+    inputs: Collection[str] | Literal["observed"]
     mutates: bool
     outputs: Outputs
     outputs_keep: bool
@@ -340,6 +348,10 @@ DEFAULTS: StepOptions = {
 }
 
 
+# Those that change what callers get: when an earlier result counts, and what it brings back.
+_COUNTING = ("version", "ignore", "key", "code", "expires", "every_call", "inputs", "mutates", "outputs", "effect")
+
+
 @overload
 def checkpointed(function: Callable[P, R], /) -> Step[P, R]: ...
 @overload
@@ -360,8 +372,10 @@ def checkpointed(function: Callable[..., Any] | None = None, /, **options: Unpac
     share       any run may reuse the result; works outside a scope, too, on the default store
     expires     results older than this ("1d", "2h", seconds) do not count
     every_call  the n-th identical call in a run has a checkpoint of its own
-    inputs      parameters that are paths of files whose content counts
-    effect      "once": if the process dies while the function runs, the next run stops and asks (`UnknownOutcome`)
+    inputs      parameters that are paths, or contain paths, of files whose content counts; or "observed": the content of
+                every file counts that Python code opens for reading while the function runs, or that an argument names
+    effect      "once": a call that was performed is never performed again in silence, whatever was edited; if the process
+                dies while the function runs, the next run stops and asks (`UnknownOutcome`)
     outputs     the files that it writes: patterns like "{folder}/*.csv" over its parameters, or a function of them; they
                 are kept and put back
     outputs_keep  False: only their digests are kept; a missing or changed file makes the function run again

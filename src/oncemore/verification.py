@@ -25,7 +25,9 @@ from .stores import Bytes, Store
 Progress = Callable[[int, int], object]
 Kind = Literal["damaged", "dangling", "orphan"]
 
-_KINDS = frozenset(("blob", "code", "damaged", "event", "gone", "need", "node", "pending", "run", "shared", "use"))
+_KINDS = frozenset(
+    ("blob", "changed", "code", "damaged", "event", "gone", "need", "node", "pending", "run", "shared", "use")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +164,8 @@ class _Verifier:
         for checkpoint in checkpoints:
             if not self._is_there(checkpoint.entry) and not absent.result(checkpoint):
                 yield checkpoint.entry, f"the result of checkpoint {checkpoint.id} is gone"
-            if not self._is_there(checkpoint.snapshot) and not absent.state(checkpoint):
+            own = checkpoint.snapshot if not checkpoint.behind else ""  # an earlier one may have been pruned meanwhile
+            if not self._is_there(own) and not absent.state(checkpoint):
                 yield checkpoint.snapshot, f"the state of checkpoint {checkpoint.id} is gone"
 
     def _missing_parts(self) -> Iterator[tuple[str, str, str]]:
@@ -192,7 +195,7 @@ class _Verifier:
                 found[key, "is nothing of oncemore's"] += 1
             elif kind == "damaged":
                 found[key, "was set aside because it could not be trusted"] += 1
-            elif kind in ("node", "event") and uid not in uids:
+            elif kind in ("node", "event", "changed") and uid not in uids:
                 found[f"{kind}/{uid}", "belongs to a run that is not there"] += 1
             elif kind == "gone" and uid not in needed:
                 found[key, "was left by a removal that was cut off; the next one completes it"] += 1

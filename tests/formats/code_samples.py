@@ -6,15 +6,20 @@ import abc
 import asyncio
 import collections
 import contextlib
+import contextvars
+import copy
 import dataclasses
 import enum
 import functools
+import importlib
+import inspect
 import logging
 import math
 import operator
 import re
 import threading
 import typing
+import weakref
 from pathlib import Path
 
 import attr
@@ -382,3 +387,75 @@ class Failure(Exception):
 
 def classes():
     return Derived, Made, Point, Frozen, Attrs, Pair, Old, Color.RED, Bits, Shape, Movie, Failure, Derived.Inner
+
+
+# --- what counts only where it is read ---
+
+Tagged = typing.Annotated[int, plain, "unit"]
+Kind = typing.Literal["a", 1]
+UserId = typing.NewType("UserId", int)
+current = contextvars.ContextVar("current", default=LIMIT)
+held = weakref.ref(plain)
+
+
+class Plugin(abc.ABC):
+    """A plugin.
+
+        Indented.
+    """
+
+
+class One(Plugin):
+    size: "typing.Optional[int]" = None
+    tag: Tagged = 1
+
+    def run(self, x: Kind, y: "Point" = None, *, z: list[int] = ()) -> typing.Callable[[int], str]:
+        """Run it.
+
+        With a second line.
+        """
+        return x
+
+
+class Strange:
+    __slots__ = ("a",)
+    __match_args__ = ("a",)
+
+
+Plugin.register(Strange)
+copy.mine = plain
+
+
+def every():
+    return Plugin.__subclasses__(), isinstance(1, Plugin)
+
+
+def prompts():
+    return One.run.__doc__, Plugin.__doc__, __doc__
+
+
+def signatures():
+    return inspect.signature(One.run), typing.get_type_hints(One), dataclasses.fields(Point), Movie
+
+
+def sources():
+    return inspect.getsource(plain), One
+
+
+def types_as_values():
+    return Tagged, Kind, UserId, current, held, Strange, typing.Any, list[int], int | None
+
+
+def patched():
+    return copy.mine(1)
+
+
+def by_name(name):
+    return importlib.import_module("code_samples_" + name)
+
+
+def checked(x):
+    assert x
+    if typing.TYPE_CHECKING:
+        import nothing
+    return eval("plain(LIMIT)")

@@ -244,12 +244,16 @@ def test_an_archive_of_a_fork_protects_it_in_a_store_that_has_the_parent(store: 
     assert go(other, "child", "plain") == first and calls() == ["plain", "plain"]
 
 
-PARENT = """
-from oncemore import checkpoint_scope, checkpointed
+WORKS = """
+from oncemore import checkpointed
 @checkpointed
 def work(n):
     print("working", n)
     return n
+"""
+PARENT = """
+from oncemore import checkpoint_scope
+from works import work
 with checkpoint_scope("r", store="store") as run:
     for n in range(3): work(n)
     print("ready")
@@ -262,11 +266,8 @@ with checkpoint_scope("r", store="store") as run:
     print("done")
 """
 CHILD = """
-from oncemore import checkpoint_scope, checkpointed
-@checkpointed
-def work(n):
-    print("working", n)
-    return n
+from oncemore import checkpoint_scope
+from works import work
 with checkpoint_scope("child", store="store") as run:
     for n in range(5): work(n)
 """
@@ -274,6 +275,7 @@ with checkpoint_scope("child", store="store") as run:
 
 def test_a_parent_that_is_running_in_another_process_leaves_the_fork_what_it_shares(script: Script) -> None:
     os.chdir(script.folder)
+    script.write(WORKS, "works.py")
     running = script.start(PARENT, name="parent.py")
     running.wait_for("ready")
     History("store").fork("r", "child")

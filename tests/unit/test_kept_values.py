@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import collections
+import csv
 import datetime
 import decimal
 import enum
+import itertools
+import os
+import re
+import sys
 import threading
 import traceback
 from collections import namedtuple
@@ -19,7 +25,9 @@ import pandas as pd
 import pytest
 
 from oncemore import CheckpointWarning, IntegrityError, checkpoint_scope, checkpointed, events, open_store
+from oncemore.codec import dumps, loads
 from tests.processes import Script
+from tests.unit.again import skipped_alike
 
 Ran = Callable[[], "list[str]"]
 
@@ -164,6 +172,97 @@ def test_a_large_array_comes_back_writable_and_aligned(noise: bool) -> None:
     assert (small == made(noise)[0]).all()
 
 
+class Measured(np.ndarray):
+    """An array with something to say about itself."""
+
+    unit: str
+
+    def __array_finalize__(self, made_from: Any) -> None:
+        self.unit = getattr(made_from, "unit", "?")
+
+
+def measured(dtype: str) -> Measured:
+    array = np.arange(6).astype(dtype)[::2].view(Measured)
+    array.unit = "km"
+    return array
+
+
+BIG_ENDIAN = {
+    "strided": lambda: np.arange(6000).astype(">f8")[::2],
+    "backwards": lambda: np.arange(6).astype(">i4")[::-1],
+    "transposed part": lambda: np.arange(24).astype(">u2").reshape(4, 6)[:, ::2].T,
+    "times": lambda: np.array(["2024-01-01", "NaT"], ">M8[ns]"),
+    "strided durations": lambda: np.arange(6).astype(">m8[s]")[::2],
+    "strided texts": lambda: np.array(["a", "bc", "d"]).astype(">U2")[::2],
+    "strided structures": lambda: np.zeros(6, [("a", ">i4"), ("b", "<f8")])[::2],
+    "matrix": lambda: np.arange(6).astype(">f8")[::2].view(np.matrix),
+    "subclass": lambda: measured(">f4"),
+    "masked": lambda: np.ma.array(np.arange(3).astype(">i4"), mask=[0, 1, 0]),
+    "records": lambda: np.rec.array(np.zeros(6, [("a", ">i4")])[::2]),
+    "number in an array": lambda: np.array(5, ">i4"),
+}
+
+
+@pytest.mark.parametrize(
+    "around", [lambda v: v, lambda v: [{"a": (v, v)}], lambda v: Row("a", v)], ids="bare list object".split()
+)
+@pytest.mark.parametrize("make", BIG_ENDIAN.values(), ids=BIG_ENDIAN)
+def test_a_big_endian_or_strided_array_comes_back_with_its_dtype(
+    make: Callable[[], Any], around: Callable[[Any], Any]
+) -> None:
+    value, expected = again(lambda: around(make())), make()
+    if isinstance(value, list):
+        assert value[0]["a"][0] is value[0]["a"][1]
+        value = value[0]["a"][0]
+    value = value.tags if isinstance(value, Row) else value
+    assert (type(value), value.dtype.str, value.shape) == (type(expected), expected.dtype.str, expected.shape)
+    assert value.dtype == expected.dtype
+    np.testing.assert_array_equal(value, expected)
+
+
+def test_a_big_endian_column_comes_back_with_its_dtype() -> None:
+    frame = again(lambda: pd.DataFrame({"a": np.arange(6).astype(">i4")[::2], "b": [1.5, 2.5, 3.5]}))
+    assert frame["a"].dtype.str == ">i4"
+    assert frame["a"].tolist() == [0, 2, 4]
+
+
+def test_an_array_of_a_subclass_comes_back_with_its_attributes() -> None:
+    value = again(lambda: measured("<f4"))
+    assert (type(value), value.unit, value.tolist()) == (Measured, "km", [0.0, 2.0, 4.0])
+
+
+@pytest.mark.parametrize("mask", [[0, 1, 0], np.ma.nomask])
+def test_a_masked_array_comes_back_with_all_that_it_is(mask: Any) -> None:
+    value = again(lambda: np.ma.array([1, 2, 3], mask=mask, fill_value=7, hard_mask=True))
+    assert (value.fill_value, value.hardmask, value.mask is np.ma.nomask) == (7, True, mask is np.ma.nomask)
+    assert value.tolist() == ([1, None, 3] if isinstance(mask, list) else [1, 2, 3])
+    assert value.data.tolist() == [1, 2, 3]
+
+
+class Palette(enum.Enum):
+    GREY = np.arange(3)
+
+
+class Sizes(enum.Enum):
+    ALL = [1, 2]
+
+
+def test_a_member_of_an_enum_comes_back_whatever_its_value_is() -> None:
+    assert loads(dumps([Palette.GREY, Sizes.ALL, Colour.RED])) == [Palette.GREY, Sizes.ALL, Colour.RED]
+
+
+def test_an_object_that_holds_a_global_generator_holds_it_again() -> None:
+    import random
+
+    held = again(lambda: [Row("a", random._inst), Row("b", np.random.mtrand._rand), np.random.rand])  # type: ignore
+    assert held[0].tags is random._inst  # type: ignore[attr-defined]
+    assert held[1].tags is np.random.mtrand._rand  # type: ignore[attr-defined]
+    np.random.seed(1)
+    expected = np.random.rand()
+    np.random.seed(1)
+    assert held[2]() == expected
+
+
 def test_an_array_that_was_read_only_is_read_only_again() -> None:
     def frozen() -> Any:
         array = np.arange(1000)
@@ -290,6 +389,204 @@ def test_an_unpicklable_result_is_returned_with_one_warning_that_names_the_inner
     unkept = [fact for fact in run.events() if isinstance(fact, events.StepNotKept)]
     assert len(unkept) == 2
     assert "lock" in unkept[0].reason
+
+
+class Reader:
+    """An iterator written in Python is an object like any other."""
+
+    def __init__(self) -> None:
+        self.left = [1, 2]
+
+    def __iter__(self) -> Reader:
+        return self
+
+    def __next__(self) -> int:
+        if not self.left:
+            raise StopIteration
+        return self.left.pop()
+
+
+ITERATORS: dict[str, Callable[[], Any]] = {
+    "list": lambda: iter([1, 2]),
+    "tuple": lambda: iter((1, 2)),
+    "text": lambda: iter("ab"),
+    "bytes": lambda: iter(b"ab"),
+    "range": lambda: iter(range(2)),
+    "set": lambda: iter({1, 2}),
+    "dict": lambda: iter({1: 2}),
+    "dict items": lambda: iter({1: 2}.items()),
+    "ordered dict": lambda: iter(collections.OrderedDict(a=1)),
+    "deque": lambda: iter(collections.deque([1])),
+    "reversed": lambda: reversed([1, 2]),
+    "reversed dict": lambda: reversed({1: 2}),
+    "array": lambda: iter(np.arange(3)),
+    "function": lambda: iter(int, 1),
+    "map": lambda: map(str, [1]),
+    "filter": lambda: filter(None, [1]),
+    "zip": lambda: zip([1], [2], strict=True),
+    "enumerate": lambda: enumerate([1]),
+    "generator": lambda: (x for x in [1]),
+    "chain": lambda: itertools.chain([1], [2]),
+    "count": lambda: itertools.count(3),
+    "islice": lambda: itertools.islice([1, 2], 1),
+    "groupby": lambda: itertools.groupby([1, 2]),
+    "csv": lambda: csv.reader(["a,b"]),
+    "folder": lambda: os.scandir("."),
+    "matches": lambda: re.finditer("a", "aa"),
+}
+
+
+def refused(make: Callable[[], Any]) -> tuple[Any, str]:
+    """The result of a step that cannot be kept, and what the user is told."""
+
+    @checkpointed
+    def step() -> Any:
+        return make()
+
+    with checkpoint_scope("refused"), pytest.warns(CheckpointWarning) as told:
+        value = step()
+        assert not step.is_done()
+    (message,) = [str(warning.message) for warning in told if warning.category is CheckpointWarning]
+    return value, message
+
+
+@pytest.mark.parametrize("make", ITERATORS.values(), ids=ITERATORS)
+def test_an_iterator_is_returned_and_not_kept_and_the_message_says_what_to_return(make: Callable[[], Any]) -> None:
+    value, message = refused(make)
+    assert type(value) is type(make())
+    assert next(value) is not None
+    assert f"the result is an iterator ({type(value).__name__})" in message
+    assert "Return a list instead" in message
+
+
+def test_an_iterator_inside_a_result_is_refused_where_it_is() -> None:
+    value, message = refused(lambda: {"rows": [Row("a", map(str, [1]))]})  # type: ignore[arg-type]
+    assert "the result['rows'][0].tags is an iterator (map)" in message
+    assert list(value["rows"][0].tags) == ["1"]
+
+
+def test_an_iterator_written_in_python_comes_back_where_it_was() -> None:
+    assert list(again(lambda: Reader())) == [2, 1]
+
+
+def test_the_views_of_a_dict_come_back() -> None:
+    keys, values, items = again(lambda: ({1: 2}.keys(), {1: 2}.values(), {1: 2}.items()))
+    assert (list(keys), list(values), list(items)) == ([1], [2], [(1, 2)])
+    assert [type(view) for view in (keys, values, items)] == [
+        type(view) for view in ({}.keys(), {}.values(), {}.items())
+    ]
+
+
+def test_a_counter_inside_an_object_goes_on_where_it_was() -> None:
+    def made() -> Any:
+        numbers = itertools.count(5)
+        next(numbers)
+        return Row("ids", numbers)  # type: ignore[arg-type]
+
+    assert next(again(made).tags) == 6
+
+
+@pytest.mark.parametrize("mode", ["r", "w", "rb", "wb", "r+"])
+def test_an_open_file_is_returned_and_not_kept_and_the_message_says_what_to_return(mode: str, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("one line\n")
+    value, message = refused(lambda: path.open(mode))
+    with value:
+        assert value.name == str(path)
+    assert f"the result is an open file ({type(value).__name__})" in message
+    assert "Return its path or its content instead" in message
+
+
+def test_the_output_of_the_program_is_no_file_of_a_step() -> None:
+    assert again(lambda: [sys.__stdout__, sys.__stderr__]) == [sys.__stdout__, sys.__stderr__]
+
+
+def test_a_view_of_memory_does_not_come_back_as_bytes() -> None:
+    value, message = refused(lambda: memoryview(bytearray(b"ab")))
+    assert value == b"ab"
+    assert "the result is a memoryview" in message
+    assert "Return bytes instead" in message
+
+
+# --- classes and functions that a step makes --------------------------------------------------------------------------
+
+MADE = """
+    import dataclasses, enum, functools, typing
+    from oncemore import checkpoint_scope, checkpointed
+
+    RATE = 3
+
+    @checkpointed
+    def make():
+        print("RAN make")
+        rate = 2
+
+        class Base:
+            def score(self, x):
+                return x * rate
+
+            @functools.cached_property
+            def twice(self):
+                return self.value * 2
+
+        class Model(Base):
+            class Inner:
+                kind = 1
+
+            def __init__(self):
+                super().__init__()
+                self.value = 1
+
+            def score(self, x):
+                return super().score(x) + self.value
+
+        class Slotted:
+            __slots__ = ("left", "__hidden")
+
+            def __init__(self):
+                self.left, self.__hidden = 1, 2
+
+        @dataclasses.dataclass(frozen=True, slots=True)
+        class Point:
+            x: int = 1
+
+        class Pair(typing.NamedTuple):
+            x: int = 1
+
+        class Colour(enum.Enum):
+            RED = 1
+
+        def grow(x, *, by=[1]):
+            return x * rate * RATE + by[0]
+
+        def repeat(n):
+            return 0 if n == 0 else repeat(n - 1)
+
+        @functools.lru_cache(maxsize=5)
+        def cached(x):
+            return grow(x)
+
+        model = Model()
+        parts = [model, Model, Model.Inner(), Slotted(), Point(), Pair(), Colour.RED, grow, repeat, cached]
+        return [*parts, model.score, lambda: 5, functools.partial(grow, 1)]
+
+    @checkpointed
+    def take(number, value):
+        print("RAN take", number)
+
+    with checkpoint_scope("made"):
+        made = make()
+        for number, value in enumerate(made):
+            take(number, value)
+        print(made[0].score(2), made[7](1), made[8](3), made[9](1), made[10](2), made[12]())
+        RATE = 4
+        print(made[7](1), made[3].left, hasattr(made[3], "__dict__"), made[1].__qualname__)
+"""
+
+
+def test_what_a_step_made_a_class_or_a_function_for_is_the_same_argument_in_the_next_process(script: Script) -> None:
+    done = skipped_alike(script, MADE)
+    assert done.lines == ["5 7 0 7 5 7", "9 1 False make.<locals>.Model"]
 
 
 def test_the_warning_stands_at_the_line_of_the_user(script: Script) -> None:

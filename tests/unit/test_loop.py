@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -177,10 +181,298 @@ def test_items_that_changed_are_told_and_the_loop_begins_anew() -> None:
     assert scope(lambda run: stopped_at(3, run, "x", [1, 2, 3, 4])).value == [1, 2, 3]
 
     def body(run: Run) -> Any:
-        with pytest.warns(CheckpointWarning, match="loop x begins anew: its items"):
-            return stopped_at(9, run, "x", [1, 2, 5, 4]), run.state["sum"]
+        with pytest.warns(CheckpointWarning, match="loop x begins anew: item 2 is not that of the last run"):
+            return stopped_at(9, run, "x", [1, 5, 3, 4]), run.state["sum"]
 
-    assert scope(body).value == ([1, 2, 5, 4], 12)
+    assert scope(body).value == ([1, 5, 3, 4], 13)
+
+
+def test_items_that_changed_after_the_last_snapshot_do_not_matter() -> None:
+    assert scope(lambda run: stopped_at(3, run, "x", [1, 2, 3, 4])).value == [1, 2, 3]
+    assert scope(lambda run: (stopped_at(9, run, "x", [1, 2, 5, 4]), run.state["sum"])).value == ([5, 4], 12)
+
+
+# -- other items than last time
+
+KINDS = [list, tuple, iter, lambda items: (item for item in items), lambda items: np.array(list(items))]
+
+
+def total(items: Any, name: str = "x", every: Any = 1) -> Any:
+    """Add the items up in the state: those that were seen in this scope, and the sum."""
+
+    def body(run: Run) -> Any:
+        seen = []
+        for item in run.loop(name, items() if callable(items) else items, every=every):
+            seen.append(int(item))
+            run.state["sum"] = run.state.get("sum", 0) + int(item)
+        return seen, run.state.get("sum")
+
+    return scope(body).value
+
+
+@pytest.mark.parametrize("kind", [range, *KINDS])
+def test_a_longer_loop_goes_on_where_the_shorter_one_ended(kind: Any) -> None:
+    some = lambda n: range(n) if kind is range else kind(range(n))
+    assert total(some(20)) == (list(range(20)), sum(range(20)))
+    assert total(some(30)) == (list(range(20, 30)), sum(range(30)))
+    assert total(some(30)) == ([], sum(range(30)))
+
+
+def test_a_range_and_a_list_of_the_same_items_are_the_same_items() -> None:
+    total(range(5))
+    assert total([0, 1, 2, 3, 4, 5]) == ([5], 15)
+
+
+@pytest.mark.parametrize("kind", [range, *KINDS])
+def test_a_shorter_loop_begins_anew_and_what_was_kept_stays(kind: Any) -> None:
+    some = lambda n: range(n) if kind is range else kind(range(n))
+    total(some(30), every=7)
+    with pytest.warns(CheckpointWarning, match="begins anew: there are 20 items now, and only what was changed by 30"):
+        assert total(some(20), every=7) == (list(range(20)), sum(range(20)))
+    assert total(some(20)) == ([], sum(range(20)))
+    assert total(some(30)) == ([], sum(range(30)))
+
+
+def test_of_several_snapshots_the_furthest_that_fits_is_taken() -> None:
+    total(range(8))
+    total(range(20))
+    with pytest.warns(CheckpointWarning, match="goes on after 8 items: there are 10 items now"):
+        assert total(range(10)) == ([8, 9], 45)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_item_that_changed_is_named(kind: Any) -> None:
+    total(kind([1, 2, 3]))
+    with pytest.warns(CheckpointWarning, match="loop x begins anew: item 2 is not that of the last run"):
+        assert total(kind([1, 7, 3, 4])) == ([1, 7, 3, 4], 15)
+    assert total(kind([1, 2, 3])) == ([], 6)
+
+
+def test_of_very_many_items_it_is_said_about_where_one_changed() -> None:
+    total(range(5000), every=5000)
+    items = [*range(3000), -1, *range(3001, 5000)]
+    with pytest.warns(CheckpointWarning, match="one of the items 2977 to 3008 is not that of the last run"):
+        total(items, every=5000)
+
+
+def test_an_endless_iterator_is_read_only_as_far_as_needed() -> None:
+    read: list[int] = []
+
+    def endless() -> Any:
+        for number in itertools.count():
+            read.append(number)
+            yield number
+
+    def body(stop: int) -> Any:
+        def inside(run: Run) -> Any:
+            for item in run.loop("x", endless()):
+                run.state["last"] = item
+                if item == stop:
+                    break
+            return run.state["last"]
+
+        return inside
+
+    scope(body(3))
+    read.clear()
+    assert scope(body(5)).value == 5
+    assert read == [0, 1, 2, 3, 4, 5]
+
+
+def test_an_iterator_that_is_used_up_and_has_to_begin_anew_is_an_error() -> None:
+    total(iter(range(1500)), every=1500)
+    with pytest.warns(CheckpointWarning, match="item"), pytest.raises(UsageError, match="used up. Pass a list"):
+        total(iter([-1, *range(1499)]), every=1500)
+
+
+def test_a_list_that_grows_in_the_loop_goes_on(script: Script) -> None:
+    def body(stop: int) -> Any:
+        def inside(run: Run) -> Any:
+            queue = run.state["queue"] = [1]
+            for item in run.loop("crawl", queue):
+                if item == stop:
+                    return None
+                if item < 6:
+                    queue.append(item + 1)
+            return queue
+
+        return inside
+
+    scope(body(4))
+    assert scope(body(-1)).value == [1, 2, 3, 4, 5, 6]
+    assert scope(body(-1)).value == [1, 2, 3, 4, 5, 6]
+
+
+def test_only_so_many_snapshots_are_kept() -> None:
+    for number in range(30):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CheckpointWarning)
+            total([-number, 1])
+    assert scope(lambda run: len(run.shelf.find_loops("x"))).value <= 10
+
+
+def test_killed_while_it_goes_on_a_longer_training_ends_like_an_uninterrupted_one(script: Script) -> None:
+    longer = TRAIN.replace("range(12)", "range(20)")
+    whole = script(longer, "1", "-1", "whole")
+    script(TRAIN, "1", "-1", "extended")
+    script.kill_at("STOP HERE", longer, "1", "15", "extended")
+    rest = script(longer, "1", "-1", "extended")
+    assert epochs(rest.lines) == [15, 16, 17, 18, 19]
+    assert ends(rest.lines) == ends(whole.lines)
+    short = script(TRAIN, "1", "-1", "extended")
+    assert epochs(short.lines) == []
+    assert ends(short.lines) == ends(script(TRAIN, "1", "-1", "short").lines)
+
+
+# -- what a completed loop brings back
+
+
+def test_what_the_turns_left_alone_is_as_the_script_has_made_it() -> None:
+    def body(config: str) -> Any:
+        def inside(run: Run) -> Any:
+            run.state.update(config=config, rows=[], n=0)
+            for item in run.loop("x", range(3)):
+                run.state["rows"].append(item)
+                run.state["n"] += 1
+            return dict(run.state)
+
+        return inside
+
+    scope(body("old"))
+    expected = {"config": "new", "rows": [0, 1, 2], "n": 3}
+    assert scope(body("new")).value == expected
+    assert list(scope(body("new")).value) == list(expected)
+
+
+def test_a_key_that_came_before_the_loop_since_stays() -> None:
+    def body(more: bool) -> Any:
+        def inside(run: Run) -> Any:
+            if more:
+                run.state["more"] = [1]
+            run.state["rows"] = []
+            for item in run.loop("x", range(3)):
+                run.state["rows"].append(item)
+                run.state["last"] = item
+            return dict(run.state)
+
+        return inside
+
+    scope(body(False))
+    found = scope(body(True)).value
+    assert list(found.items()) == [("more", [1]), ("rows", [0, 1, 2]), ("last", 2)]
+
+
+def test_a_key_that_the_turns_set_to_what_it_was_is_set() -> None:
+    def body(best: Any) -> Any:
+        def inside(run: Run) -> Any:
+            run.state["best"] = [best]
+            for _ in run.loop("x", range(3)):
+                run.state["best"] = [0]
+            return run.state["best"]
+
+        return inside
+
+    assert scope(body(0)).value == [0]
+    assert scope(body(5)).value == [0]
+
+
+def test_a_generator_that_the_turns_left_alone_is_not_wound_back() -> None:
+    def body(run: Run) -> Any:
+        drawn = np.random.rand() if run.resumed else None
+        for _ in run.loop("x", range(3)):
+            random.random()
+        return drawn, np.random.rand()
+
+    np.random.seed(1)
+    scope(body)
+    np.random.seed(1)
+    first, second = scope(body).value
+    assert first != second
+
+
+def test_environment_and_folder_come_back_as_the_turns_left_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "deep").mkdir()
+    monkeypatch.setenv("TURN", "none")
+    monkeypatch.chdir(tmp_path)
+
+    def body(run: Run) -> Any:
+        os.chdir(tmp_path)
+        os.environ.update(TURN="none", OTHER="kept")
+        for item in run.loop("x", range(3)):
+            os.environ["TURN"] = str(item)
+            os.chdir(tmp_path / "deep")
+        return os.environ["TURN"], os.environ.pop("OTHER"), os.getcwd()
+
+    assert scope(body).value == scope(body).value == ("2", "kept", str(tmp_path / "deep"))
+
+
+def test_calls_that_count_for_themselves_go_on_after_a_completed_loop() -> None:
+    @checkpointed(every_call=True)
+    def draw() -> float:
+        return random.random()
+
+    def body(n: int) -> Any:
+        def inside(run: Run) -> Any:
+            random.seed(1)
+            found = run.state["found"] = [draw()]
+            for _ in run.loop("x", range(n)):
+                found.append(draw())
+            return [*found, draw()]
+
+        return inside
+
+    first = scope(body(3)).value
+    second = scope(body(3))
+    assert (second.ran, second.value) == ({}, first)
+    assert scope(body(4)).value[:5] == first
+
+
+def test_tried_again_in_the_same_scope_nothing_of_the_turn_that_failed_is_left() -> None:
+    @checkpointed(every_call=True)
+    def draw() -> float:
+        return random.random()
+
+    def turns(run: Run, stop: int) -> Any:
+        for item in run.loop("x", range(4)):
+            run.state["drawn"].append(draw())
+            if item == stop:
+                run.state["half"] = True
+                run.state["config"]["broken"] = 1
+                raise Stop
+        return dict(run.state)
+
+    def body(stop: int) -> Any:
+        def inside(run: Run) -> Any:
+            random.seed(1)
+            run.state.update(drawn=[], config={})
+            try:
+                return turns(run, stop)
+            except Stop:
+                return turns(run, -1)
+
+        return inside
+
+    assert scope(body(2)).value == scope(body(-1), "whole").value
+
+
+def test_a_loop_that_is_left_early_and_closed_late_disturbs_nobody() -> None:
+    @checkpointed(code="version", version="1")
+    def put() -> None:
+        turns.clear()  # closes the loop here
+        os.environ["TURN"] = "put"
+
+    turns: list[Any] = []
+
+    def body(run: Run) -> Any:
+        turns.append(run.loop("x", range(3)))
+        next(turns[0])
+        put()
+        return os.environ.pop("TURN")
+
+    assert scope(body).value == "put"
+    assert scope(body).value == "put"
 
 
 def test_loops_of_other_names_have_their_own_snapshots() -> None:
@@ -326,7 +618,7 @@ def test_steps_in_a_loop_that_count_every_call_go_on_counting() -> None:
 
 
 def test_steps_done_since_the_last_snapshot_are_not_done_again() -> None:
-    @checkpointed
+    @checkpointed(code="version", version="1")
     def work(item: int) -> int:
         current_run().state["last"] = item  # type: ignore[union-attr]
         return item * 2
@@ -348,7 +640,7 @@ def test_steps_done_since_the_last_snapshot_are_not_done_again() -> None:
 
 
 def test_a_loop_inside_a_step_counts_as_what_the_step_did() -> None:
-    @checkpointed
+    @checkpointed(code="version", version="1")
     def train(stop: int | None = None) -> None:
         run = current_run()
         assert run is not None
@@ -359,6 +651,7 @@ def test_a_loop_inside_a_step_counts_as_what_the_step_did() -> None:
                 raise Stop
 
     def body(run: Run) -> Any:
+        random.seed(1)
         run.state["rows"] = rows = []
         train()
         return run.state["n"], rows

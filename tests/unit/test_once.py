@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from oncemore import History, Run, UnknownOutcome, UsageError, checkpoint_scope, checkpointed, idempotency_key
+from oncemore import (
+    CheckpointWarning,
+    History,
+    Run,
+    UnknownOutcome,
+    UsageError,
+    checkpoint_scope,
+    checkpointed,
+    idempotency_key,
+)
+from oncemore.errors import IntegrityError
+from oncemore.events import StepCompleted
+from oncemore.intents import unknown
+from oncemore.retention import keep_last
+from oncemore.stores import open_store
 from tests.processes import Script
 from tests.unit.again import scope
 
@@ -214,7 +227,7 @@ def test_completed_it_is_never_asked_about() -> None:
     paid: list[int] = []
 
     def body(run: Run) -> Any:
-        return pay(1), [key for key, _ in run.shelf.intents()]
+        return pay(1), unknown(run.shelf)
 
     @checkpointed(effect="once", code="version", version="1")
     def pay(amount: int) -> int:
@@ -223,6 +236,362 @@ def test_completed_it_is_never_asked_about() -> None:
 
     assert [scope(body).value for _ in range(3)] == [(1, [])] * 3
     assert paid == [1]
+
+
+# -- performed means performed, whatever becomes of the checkpoint
+
+POST = """
+    import os, sys
+    from oncemore import checkpoint_scope, checkpointed, current_run, idempotency_key
+
+    RATE = 1
+
+    def fee(amount):
+        return amount * RATE
+
+    @checkpointed(effect="once")
+    def pay(invoice, amount):
+        with open("paid", "a") as file:
+            file.write(f"{invoice} {amount}\\n")
+        current_run().state["paid"] = invoice
+        return [invoice, fee(amount)]
+
+    with checkpoint_scope("run") as run:
+        if len(sys.argv) > 1:
+            exec(sys.argv[1])
+        print("GOT", pay("a-1", 5), run.state["paid"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("return [invoice, fee(amount)]", "return [invoice, fee(amount), 'new']"),
+        ("return amount * RATE", "return amount * RATE * 2"),
+        ("RATE = 1", "RATE = 3"),
+        ('effect="once")', 'effect="once", version="2")'),
+        ('effect="once")', 'effect="once", expires=0)'),
+    ],
+)
+def test_an_edit_does_not_perform_it_again_and_that_is_told(script: Script, before: str, after: str) -> None:
+    assert script(POST).lines == ["GOT ['a-1', 5] a-1"]
+    for _ in range(2):
+        again = script(POST.replace(before, after))
+        assert again.lines == ["GOT ['a-1', 5] a-1"]
+        assert again.err.count("CheckpointWarning") == 1
+        assert "step pay was performed on 20" in again.err
+        assert "pay.refresh(...)" in again.err
+    assert paid(script) == 1
+
+
+def test_in_another_process_of_the_same_run_it_is_not_performed_again(script: Script) -> None:
+    source = """
+        import os
+        from oncemore import checkpoint_scope, checkpointed
+
+        RATE = 1
+
+        @checkpointed(effect="once")
+        def pay(invoice):
+            with open("paid", "a") as file:
+                file.write(f"{invoice}\\n")
+            return RATE
+
+        with checkpoint_scope("run"):
+            print(pay("a"))
+            RATE = 2
+            print(pay("a"), flush=True)
+            child = os.fork()
+            if not child:
+                RATE = 3
+                print(pay("a"), flush=True)
+                os._exit(0)
+            os.waitpid(child, 0)
+    """
+    assert script(source).lines == ["1", "1", "1"]
+    assert paid(script) == 1
+
+
+def test_two_processes_with_different_code_perform_it_once(script: Script) -> None:
+    source = """
+        import os, sys, time
+        from oncemore import checkpoint_scope, checkpointed
+
+        @checkpointed(effect="once")
+        def pay(invoice):
+            print("paying", flush=True)
+            with open("paid", "a") as file:
+                file.write(f"{invoice}\\n")
+            while not os.path.exists("go"):
+                time.sleep(0.01)
+            return "first"
+
+        with checkpoint_scope("run"):
+            print("calls", flush=True)
+            print("GOT", pay("a"))
+    """
+    one = script.start(source)
+    one.wait_for("paying")
+    other = script.start(source.replace("first", "second"), name="other.py")
+    other.wait_for("calls")
+    (script.folder / "go").touch()
+    assert one.finish(0).lines[-1] == "GOT first"
+    assert other.finish(0).lines == ["calls", "GOT first"]
+    assert paid(script) == 1
+
+
+EDIT = {"code": "1"}
+PERFORMED: list[Any] = []
+
+
+def billing(version: str = "1", **options: Any) -> Any:
+    """A payment whose code is edited by giving it another version."""
+
+    def pay(invoice: str) -> dict[str, Any]:
+        PERFORMED.append(invoice)
+        return {"receipt": invoice}
+
+    return checkpointed(effect="once", name="pay", code="version", version=version, **options)(pay)
+
+
+@pytest.fixture(autouse=True)
+def nothing_performed() -> None:
+    PERFORMED.clear()
+
+
+def quietly(invoice: str, version: str = "2", run_id: str = "run", **options: Any) -> Any:
+    """Call the payment in a scope; the result, and that it said that it does nothing."""
+    with pytest.warns(CheckpointWarning, match="step pay was performed on .* and is not performed again"):
+        return scope(lambda run: billing(version, **options)(invoice), run_id, store="store").value
+
+
+def test_after_a_rollback_it_is_not_performed_again() -> None:
+    scope(lambda run: (key_of("a"), billing()("a")), store="store")
+    history = History("store")
+    history.rollback("run", to="key_of")
+    assert quietly("a", "1") == {"receipt": "a"}
+    assert quietly("a", "2") == {"receipt": "a"}
+    history.undo_rollback("run")
+    assert scope(lambda run: billing()("a"), store="store").value == {"receipt": "a"}
+    assert PERFORMED == ["a"]
+
+
+def test_rolled_back_in_the_scope_it_is_not_performed_again() -> None:
+    def body(run: Run) -> Any:
+        billing()("a")
+        run.rollback(before="pay")
+        with pytest.warns(CheckpointWarning, match="rolled back"):
+            return billing()("a")
+
+    assert scope(body).value == {"receipt": "a"}
+    assert PERFORMED == ["a"]
+
+
+def test_removed_by_a_retention_policy_it_is_not_performed_again() -> None:
+    scope(lambda run: (billing()("a"), billing()("b")), store="store", max_checkpoints=1)
+    History("store").prune(keep_last(1))
+    assert quietly("a", "1") == {"receipt": "a"}
+    assert PERFORMED == ["a", "b"]
+
+
+def test_a_damaged_checkpoint_does_not_perform_it_again() -> None:
+    with checkpoint_scope("run", store="memory://damaged-once") as run:
+        billing()("a")
+    (event,) = (e for e in run.events() if isinstance(e, StepCompleted))
+    run.store.commit(put={event.entry: [b"nonsense"]})
+    with checkpoint_scope("run", store="memory://damaged-once"):
+        with pytest.warns(CheckpointWarning, match="not performed again .*damaged"):
+            assert billing()("a") == {"receipt": "a"}
+    assert PERFORMED == ["a"]
+
+
+def test_a_damaged_record_of_what_was_performed_is_an_error_until_the_user_decides() -> None:
+    with checkpoint_scope("run", store="memory://damaged-record") as run:
+        billing()("a")
+    ((key, _),) = run.shelf.intents()
+    run.store.commit(put={key: [b"nonsense"]})
+    with checkpoint_scope("run", store="memory://damaged-record"):
+        assert billing("1")("a") == {"receipt": "a"}  # its checkpoint is well
+        with pytest.raises(IntegrityError, match=r"whether pay-.* was performed cannot be read.*pay.refresh"):
+            billing("2")("a")
+        billing("2").refresh("a")
+        assert billing("2")("a") == {"receipt": "a"}
+    assert PERFORMED == ["a", "a"]
+
+
+def test_a_file_that_cannot_be_put_back_does_not_perform_it_again() -> None:
+    @checkpointed(effect="once", outputs=["{path}"], outputs_keep=False, code="version", version="1")
+    def post(path: str) -> str:
+        PERFORMED.append(path)
+        Path(path).write_text("posted")
+        return "done"
+
+    scope(lambda run: post("receipt"), store="store")
+    Path("receipt").unlink()
+    with pytest.warns(CheckpointWarning, match="not performed again, but what it did cannot be restored: .*missing"):
+        assert scope(lambda run: post("receipt"), store="store").value == "done"
+    assert PERFORMED == ["receipt"]
+
+
+def test_files_that_it_wrote_come_back_after_retention_took_the_checkpoint() -> None:
+    def post(path: str) -> str:
+        Path(path).write_text("posted")
+        return "done"
+
+    step = checkpointed(effect="once", outputs=["{path}"])(post)
+    scope(lambda run: (step("receipt"), key_of("b")), store="store")
+    History("store").prune(keep_last(1))
+    Path("receipt").unlink()
+    with pytest.warns(CheckpointWarning, match="removed by a retention policy"):
+        scope(lambda run: step("receipt"), store="store")
+    assert Path("receipt").read_text() == "posted"
+    assert History("store").verify().findings == ()
+    History("store").delete("run")
+    assert {key.partition("/")[0] for key, _ in open_store("store").scan("", most=0)} == {"code"}
+
+
+def test_a_call_that_is_told_once_for_each_step_in_a_scope() -> None:
+    scope(lambda run: [billing()(invoice) for invoice in "abc"])
+
+    def body(run: Run) -> Any:
+        with pytest.warns(CheckpointWarning) as told:
+            found = [billing("2")(invoice) for invoice in "abc"], run.reused["pay"], run.ran["pay"]
+        return found, len(told)
+
+    assert scope(body).value == (([{"receipt": invoice} for invoice in "abc"], 3, 0), 1)
+
+
+def test_what_can_be_asked_of_a_step_knows_what_was_performed() -> None:
+    scope(lambda run: billing()("a"))
+
+    def body(run: Run) -> Any:
+        pay = billing("2")
+        return pay.is_done("a"), pay.recall("a"), pay.explain("a").reuses, pay.is_done("b")
+
+    assert scope(body).value == (True, {"receipt": "a"}, True, False)
+
+
+def test_the_user_asks_for_it_and_it_is_performed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    scope(lambda run: billing()("a"))
+    scope(lambda run: billing("2").refresh("a"))
+    assert PERFORMED == ["a"] * 2
+    monkeypatch.setenv("ONCEMORE_REFRESH", "pay")
+    scope(lambda run: (billing("3")("a"), billing("3")("a")))
+    assert PERFORMED == ["a"] * 3
+    monkeypatch.delenv("ONCEMORE_REFRESH")
+    assert scope(lambda run: (billing("4").forget("a"), billing("4").forget("a"), billing("4")("a"))).value[:2] == (
+        True,
+        False,
+    )
+    assert PERFORMED == ["a"] * 4
+
+
+def test_asked_for_again_and_failed_it_still_has_been_performed() -> None:
+    scope(lambda run: billing()("a"))
+
+    def refuse(invoice: str) -> Any:
+        raise Refused
+
+    def body(run: Run) -> Any:
+        step = checkpointed(effect="once", name="pay", code="version", version="2")(refuse)
+        with pytest.raises(Refused):
+            step.refresh("a")
+        with pytest.warns(CheckpointWarning, match="not performed again"):
+            return step("a")
+
+    assert scope(body).value == {"receipt": "a"}
+
+
+def test_asked_for_again_and_cut_off_it_is_unknown_until_resolved() -> None:
+    scope(lambda run: billing()("a"), store="store")
+
+    def stop(invoice: str) -> Any:
+        raise KeyboardInterrupt
+
+    def body(run: Run) -> Any:
+        step = checkpointed(effect="once", name="pay", code="version", version="2")(stop)
+        with pytest.raises(KeyboardInterrupt):
+            step.refresh("a")
+        with pytest.raises(UnknownOutcome):
+            step("a")
+
+    scope(body, store="store")
+    (asked,) = History("store").unknown_outcomes("run")
+    History("store").resolve("run", asked.key, happened=False)
+    assert quietly("a", "2") == {"receipt": "a"}
+
+
+def test_what_was_performed_goes_with_its_run() -> None:
+    scope(lambda run: billing()("a"), store="store")
+    History("store").delete("run")
+    scope(lambda run: billing("2")("a"), store="store")
+    assert PERFORMED == ["a", "a"]
+
+
+def test_a_fork_does_not_do_what_its_parent_did_before_it() -> None:
+    scope(lambda run: (key_of("a"), billing()("a"), key_of("b"), billing()("b")), store="store")
+    history = History("store")
+    history.fork("run", "half", at=next(c.id for c in history.run("run").checkpoints if c.index == 2))
+    history.fork("half", "again")
+    history.delete("run")
+    for run_id in ("half", "again"):
+        assert quietly("a", "2", run_id) == {"receipt": "a"}
+        assert PERFORMED == ["a", "b"]
+    scope(lambda run: billing("2")("b"), "half", store="store")
+    assert PERFORMED == ["a", "b", "b"]
+
+
+def test_a_fork_asks_about_what_was_unknown_in_its_parent() -> None:
+    def stop(invoice: str) -> Any:
+        raise KeyboardInterrupt
+
+    def body(run: Run) -> Any:
+        with pytest.raises(KeyboardInterrupt):
+            checkpointed(effect="once", name="pay", code="version", version="1")(stop)("a")
+
+    scope(body, store="store")
+    History("store").fork("run", "child")
+    with pytest.raises(UnknownOutcome):
+        scope(lambda run: billing()("a"), "child", store="store")
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_an_exported_run_knows_what_it_performed(share: bool) -> None:
+    scope(lambda run: billing(share=share)("a"), store="store")
+    History("store").export("file")
+    History("there").import_("file")
+    with pytest.warns(CheckpointWarning, match="not performed again"):
+        assert scope(lambda run: billing("2", share=share)("a"), store="there").value == {"receipt": "a"}
+    assert PERFORMED == ["a"]
+
+
+def test_a_run_imported_from_json_does_not_perform_anything_again() -> None:
+    @checkpointed(effect="once", name="odd", code="version", version="1")
+    def odd() -> Any:
+        PERFORMED.append("odd")
+        return (1, 2)
+
+    scope(lambda run: (billing()("a"), odd()), store="store")
+    History("store").export_json("file")
+    History("there").import_json("file")
+    with pytest.warns(CheckpointWarning, match="not performed again"):
+        assert scope(lambda run: billing("2")("a"), store="there").value == {"receipt": "a"}
+    with pytest.raises(UnknownOutcome):  # JSON could not hold its result
+        scope(lambda run: odd(), store="there")
+    assert PERFORMED == ["a", "odd"]
+
+
+def test_every_call_of_a_step_that_counts_every_call_is_performed_once() -> None:
+    scope(lambda run: [billing(every_call=True)("a") for _ in range(2)])
+    with pytest.warns(CheckpointWarning, match="not performed again"):
+        scope(lambda run: [billing("2", every_call=True)("a") for _ in range(3)])
+    assert PERFORMED == ["a"] * 3
+
+
+def test_killed_right_after_the_commit_an_edit_does_not_perform_it_again(script: Script) -> None:
+    script.kill_at("COMMITTED", POST, "pay('a-1', 5); print('COMMITTED', flush=True); __import__('time').sleep(60)")
+    assert script(POST.replace("RATE = 1", "RATE = 2")).lines == ["GOT ['a-1', 5] a-1"]
+    assert paid(script) == 1
 
 
 def test_the_intent_is_durable_before_the_body_starts() -> None:
@@ -281,13 +650,10 @@ def test_a_result_that_could_not_be_kept_leaves_the_outcome_to_be_settled() -> N
     @checkpointed(effect="once", code="version", version="1")
     def pay() -> Any:
         paid.append(1)
-        return threading.Lock()
+        return iter([1])
 
-    def body(run: Run) -> Any:
-        with pytest.warns(match="not kept"):
-            pay()
-
-    scope(body)
+    with pytest.warns(match="kept"):  # at once, and when the scope ends
+        scope(lambda run: pay())
     with pytest.raises(UnknownOutcome):
         scope(lambda run: pay())
     assert paid == [1]

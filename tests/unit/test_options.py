@@ -141,10 +141,12 @@ def test_without_inputs_a_path_is_only_a_name(ran: Ran) -> None:
         print("load")
         return path.read_text()
 
-    for content in "12":
-        Path("a").write_text(content)
-        with checkpoint_scope("no inputs"):
-            assert load(Path("a")) == "1"
+    Path("a").write_text("1")
+    with checkpoint_scope("no inputs"):
+        load(Path("a"))
+    Path("a").write_text("2")
+    with checkpoint_scope("no inputs"), pytest.warns(match="file a has changed"):
+        assert load(Path("a")) == "1"
     assert ran() == ["load"]
 
 
@@ -446,6 +448,170 @@ def test_a_failed_generator_that_is_tried_again_is_the_same_call(ran: Ran) -> No
     with checkpoint_scope("retried items"):
         assert list(sample()) == ["yes"]
     assert ran() == []
+
+
+SAMPLES = """
+    import os, sys
+    from multiprocessing import get_context
+    from oncemore import checkpointed, checkpoint_scope
+
+    @checkpointed(every_call=True)
+    def sample(prompt):
+        with open("ran", "a") as file:
+            file.write("x")
+        return os.urandom(4).hex()
+
+    if __name__ == "__main__":
+        with checkpoint_scope("samples") as run:
+            found = [sample("hello")]
+            with get_context(sys.argv[1]).Pool(3) as pool:
+                found += pool.map(sample, ["hello"] * 12, chunksize=1)
+                found.append(sample("hello"))
+                found += pool.map(sample, ["hello"] * 4, chunksize=2)
+            print(*sorted(found))
+            left = [key for key, _ in run.store.scan("node/") if "/&/" in key]
+        print(len(left), [key for key, _ in run.store.scan("node/") if "/&/" in key])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_identical_calls_in_the_workers_of_a_pool_are_samples_of_their_own(script: Script, method: str) -> None:
+    first, second = script(SAMPLES, method), script(SAMPLES, method)
+    assert len(set(first.lines[0].split())) == 18
+    assert second.lines == first.lines
+    assert first.lines[1] == "1 []"  # what was counted goes with the scope
+    assert len((script.folder / "ran").read_text()) == 18
+
+
+def test_killed_in_the_middle_a_pool_goes_on_with_the_samples_that_there_are(script: Script) -> None:
+    slow = SAMPLES.replace(
+        "return os",
+        'print("drawn", flush=True)\n        __import__("time").sleep(60 if os.path.exists("slow") else 0)\n        return os',
+    )
+    (script.folder / "slow").touch()
+    script.kill_at("drawn", slow, "fork", family=True)
+    (script.folder / "slow").unlink()
+    first = script(slow, "fork")
+    assert len(set(first.lines[-2].split())) == 18
+    assert script(slow, "fork").lines[-2:] == first.lines[-2:]
+
+
+def test_a_forked_child_without_a_pool_counts_on(script: Script) -> None:
+    source = """
+        import os
+        from oncemore import checkpointed, checkpoint_scope
+
+        @checkpointed(every_call=True)
+        def sample():
+            return os.urandom(4).hex()
+
+        with checkpoint_scope("samples"):
+            os.write(1, f"{sample()}\\n".encode())
+            child = os.fork()
+            os.write(1, f"{sample()}\\n".encode())
+            if not child:
+                os._exit(0)
+            os.waitpid(child, 0)
+            os.write(1, f"{sample()}\\n".encode())
+    """
+    first, second = script(source), script(source)
+    assert len(set(first.lines)) == 4
+    assert sorted(second.lines) == sorted(first.lines)
+
+
+def test_a_skipped_step_takes_the_numbers_of_the_calls_inside_it() -> None:
+    @checkpointed(every_call=True)
+    def sample(prompt: str) -> float:
+        return time.perf_counter()
+
+    @checkpointed
+    def both(prompt: str) -> list[float]:
+        return [sample(prompt), sample(prompt)]
+
+    @checkpointed
+    def outer() -> list[float]:
+        return [*both("a"), sample("a")]
+
+    def body() -> list[float]:
+        return [sample("a"), *outer(), sample("a"), sample("b")]
+
+    with checkpoint_scope("numbers"):
+        first = body()
+    assert len(set(first)) == 6
+    for _ in range(2):
+        with checkpoint_scope("numbers") as run:
+            assert body() == first
+        assert sum(run.ran.values()) == 0
+
+
+def test_a_skipped_generator_takes_the_numbers_of_the_calls_inside_it() -> None:
+    @checkpointed(every_call=True)
+    def sample() -> float:
+        return time.perf_counter()
+
+    @checkpointed
+    def items() -> Any:
+        yield sample()
+        yield sample()
+
+    def body() -> list[float]:
+        return [*items(), sample()]
+
+    with checkpoint_scope("numbers"):
+        first = body()
+    with checkpoint_scope("numbers") as run:
+        assert (body(), sum(run.ran.values())) == (first, 0)
+
+
+def test_a_step_that_failed_and_is_tried_again_makes_the_same_calls() -> None:
+    @checkpointed(every_call=True)
+    def sample() -> float:
+        return time.perf_counter()
+
+    @checkpointed
+    def pair() -> list[float]:
+        found = [sample(), sample()]
+        Path("allowed").read_text()
+        return found
+
+    def body() -> list[float]:
+        try:
+            found = pair()
+        except FileNotFoundError:
+            Path("allowed").touch()
+            found = pair()
+        return [*found, sample()]
+
+    with checkpoint_scope("again") as run:
+        first = body()
+        assert run.ran["test_a_step_that_failed_and_is_tried_again_makes_the_same_calls.<locals>.sample"] == 3
+    with checkpoint_scope("again"):
+        assert body() == first
+
+
+def test_in_threads_of_a_step_its_calls_are_the_steps(script: Script) -> None:
+    source = """
+        import os, threading
+        from oncemore import checkpointed, checkpoint_scope
+
+        @checkpointed(every_call=True)
+        def sample():
+            return os.urandom(4).hex()
+
+        @checkpointed
+        def several():
+            found = []
+            threads = [threading.Thread(target=lambda: found.append(sample())) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return found
+
+        with checkpoint_scope("samples"):
+            print(sorted(several()), sample())
+    """
+    assert script(source).lines == script(source).lines
 
 
 # --- the environment ------------------------------------------------------------------------------------------------

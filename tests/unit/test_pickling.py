@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+import statistics
 import textwrap
 
+import cloudpickle
 import pytest
 
+from oncemore import checkpointed
 from tests.processes import Script
 
 pytestmark = pytest.mark.brief  # what a pickle takes along depends on Python and on wrapt
@@ -186,3 +190,34 @@ def test_inside_a_worker_the_run_is_current_for_the_steps_that_a_step_calls(scri
 def _flat(source: str) -> str:
     """Source shifted to the left margin, so that pieces can be joined."""
     return textwrap.dedent(source).lstrip("\n")
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_step_made_of_a_function_with_a_name_of_its_own_can_be_sent_to_a_pool(method: str, script: Script) -> None:
+    source = f"""
+        import multiprocessing, statistics
+        from concurrent.futures import ProcessPoolExecutor
+        from oncemore import checkpoint_scope, checkpointed, memoized
+
+        def plain(x):
+            with open("ran", "a") as file:
+                file.write(f"plain {{x}}\\n")
+            return x * 2
+
+        median, double = memoized(statistics.median), checkpointed(plain)
+        if __name__ == "__main__":
+            with checkpoint_scope("named"), ProcessPoolExecutor(1, multiprocessing.get_context("{method}")) as pool:
+                print(pool.submit(median, [1, 2, 5]).result(), list(pool.map(double, [3])), plain(1))
+    """
+    assert script(source).out == "2 [6] 2\n"
+    assert ran(script) == ["plain 1", "plain 3"]
+    assert script(source).out == "2 [6] 2\n"
+    assert ran(script) == ["plain 1"]
+
+
+def test_a_step_made_of_a_librarys_function_is_carried_by_pickle_and_cloudpickle() -> None:
+    median = checkpointed(statistics.median)
+    for library in (pickle, cloudpickle):
+        again = library.loads(library.dumps(median))
+        assert again.__wrapped__ is statistics.median
+        assert repr(again) == repr(median) == "<step statistics.median>"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -134,8 +136,10 @@ def test_a_step_that_changes_nothing_records_nothing() -> None:
 
     @checkpointed
     def there_and_back() -> None:
-        os.environ["OLD"], before = "x", os.environ["OLD"]
-        os.environ["OLD"] = before
+        with mock.patch.dict(os.environ, OLD="x"):
+            here = os.getcwd()
+            os.chdir("/")
+            os.chdir(here)
 
     def body(run: Run) -> Any:
         reads()
@@ -158,3 +162,86 @@ def test_a_generator_step_changes_the_environment_item_by_item() -> None:
         return [(item, os.environ["NEW"]) for item in stages()], "NEW" in os.environ
 
     assert twice(body) == ([(0, "0"), (1, "1"), (2, "2")], False)
+
+
+def test_setting_a_variable_to_the_value_that_it_has_is_an_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(run: Run) -> Any:
+        put("OLD", "old")
+        return os.environ["OLD"]
+
+    assert scope(body).value == "old"
+    monkeypatch.setenv("OLD", "other")
+    second = scope(body)
+    assert (second.ran, second.value) == ({}, "old")
+    monkeypatch.delenv("OLD")
+    assert scope(body).value == "old"
+
+
+def test_going_to_the_folder_that_it_is_in_is_an_effect(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+
+    @checkpointed
+    def go(folder: str) -> None:
+        os.chdir(folder)
+
+    def body(run: Run) -> str:
+        go(str(tmp_path))
+        return os.getcwd()
+
+    os.chdir(tmp_path)
+    assert scope(body).value == str(tmp_path)
+    os.chdir("other")
+    second = scope(body)
+    assert (second.ran, second.value) == ({}, str(tmp_path))
+
+
+def test_what_a_step_puts_back_is_left_as_it_is_when_it_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    @checkpointed
+    def patched() -> None:
+        with mock.patch.dict(os.environ, OLD="x", NEW="y"):
+            pass
+
+    scope(lambda run: patched())
+    monkeypatch.setenv("OLD", "other")
+    assert scope(lambda run: (patched(), os.environ["OLD"])).value == (None, "other")
+
+
+def test_what_a_thread_of_the_step_sets_is_the_steps_and_what_others_set_is_not() -> None:
+    inside, outside = threading.Event(), threading.Event()
+
+    def other() -> None:
+        inside.wait()
+        os.environ["GOING"] = "others"
+        outside.set()
+
+    @checkpointed(code="version", version="1")
+    def step() -> None:
+        thread = threading.Thread(target=os.environ.__setitem__, args=("NEW", "1"))
+        thread.start()
+        thread.join()
+        inside.set()
+        outside.wait()
+
+    def body(run: Run) -> Any:
+        step()
+        return os.environ.get("NEW"), os.environ.get("GOING")
+
+    beside = threading.Thread(target=other)
+    beside.start()
+    assert scope(body).value == ("1", "others")
+    beside.join()
+    os.environ.pop("NEW")
+    os.environ["GOING"] = "soon"
+    second = scope(body)
+    assert (second.ran, second.value) == ({}, ("1", "soon"))
+
+
+def test_an_outer_step_sets_what_its_skipped_inner_one_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    @checkpointed
+    def outer() -> None:
+        put("NEW", "1")
+
+    scope(lambda run: (put("NEW", "1"), outer()))
+    monkeypatch.delenv("NEW")
+    second = scope(lambda run: (outer(), os.environ.get("NEW")))
+    assert (second.ran, second.value) == ({}, (None, "1"))

@@ -130,6 +130,7 @@ def test_a_step_that_seeds_leaves_its_seed() -> None:
         seed(number)
 
     def body(run: Run) -> Any:
+        seed(1)
         random.random()
         seeding(5)
         return next_numbers()
@@ -155,6 +156,7 @@ def test_a_step_that_drew_from_one_generator_leaves_the_others_alone() -> None:
 
     seed(1)
     first = scope(body)
+    random.seed(1)
     np.random.seed(2)  # the script was changed: the step drew nothing from this one
     second = scope(body)
     np.random.seed(2)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from oncemore import (
     checkpoint_scope,
     checkpointed,
     codec,
+    current_run,
     register_surrounding,
     surroundings,
 )
@@ -176,7 +178,105 @@ def test_a_hash_of_the_users_own_is_not_asked_for(run: Run, calls: Calls) -> Non
 
 
 def test_a_global_without_identity_is_told(run: Run, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "FACTOR", threading.Thread())
+    monkeypatch.setitem(globals(), "FACTOR", iter([]))
     with pytest.warns(CheckpointWarning, match="FACTOR"):
         scaled(1)
     assert calls() == ["1"]
+
+
+# -- a call repeated in the scope in which it ran, or was skipped, undoes nothing that others did since
+
+
+@checkpointed(outputs=["{path}"])
+def write(path: str) -> str:
+    Path(path).write_text("first")
+    return path
+
+
+@checkpointed
+def configure(value: str) -> None:
+    os.environ["MODE"] = value
+    current_state()["mode"] = value
+
+
+def current_state() -> Any:
+    run = current_run()
+    assert run is not None
+    return run.state
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_repeated_it_leaves_files_and_environment_as_others_left_them(
+    resumed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODE", "none")
+
+    def body(run: Run) -> Any:
+        write("out")
+        configure("a")
+        Path("out").write_text("changed")
+        os.environ["MODE"] = "b"
+        run.state["mode"] = "b"
+        assert write("out") == "out"
+        configure("a")
+        return Path("out").read_text(), os.environ["MODE"], run.state["mode"]
+
+    expected = ("changed", "b", "a")
+    with checkpoint_scope("again", store="store") as run:
+        assert body(run) == expected
+    if resumed:
+        Path("out").unlink()
+        with checkpoint_scope("again", store="store") as run:
+            assert (body(run), dict(run.ran)) == (expected, {})
+
+
+def test_a_file_that_others_changed_is_no_reason_to_run_a_repeated_call_again() -> None:
+    step = checkpointed(outputs=["{path}"], outputs_keep=False)(lambda path: Path(path).write_text("first"))
+    with checkpoint_scope("again", store="store") as run:
+        step("out")
+        Path("out").write_text("by another step")
+        step("out")
+        assert sum(run.ran.values()) == 1
+    assert Path("out").read_text() == "by another step"
+
+
+def test_a_repeated_generator_undoes_nothing_either() -> None:
+    @checkpointed
+    def stages() -> Any:
+        os.environ["MODE"] = "inside"
+        yield 1
+
+    with checkpoint_scope("again", store="store") as run:
+        list(stages())
+        os.environ["MODE"] = "outside"
+        assert list(stages()) == [1]
+        assert (os.environ.pop("MODE"), run.reused[stages.__qualname__]) == ("outside", 1)
+
+
+def test_another_variant_of_a_node_is_not_a_repeated_call() -> None:
+    @checkpointed
+    def step() -> None:
+        os.environ["MODE"] = current_state()["n"]
+
+    for _ in range(2):
+        with checkpoint_scope("variants", store="store") as run:
+            for n in "12":
+                run.state["n"] = n
+                step()
+                assert os.environ["MODE"] == n
+    assert sum(run.ran.values()) == 0
+    del os.environ["MODE"]
+
+
+def test_the_files_of_a_repeated_call_belong_to_the_step_around_it() -> None:
+    @checkpointed
+    def outer() -> str:
+        return write("out")
+
+    with checkpoint_scope("outer", store="store"):
+        write("out")
+        outer()
+    Path("out").unlink()
+    with checkpoint_scope("outer", store="store"):
+        outer()
+    assert Path("out").read_text() == "first"

@@ -6,6 +6,7 @@ import collections
 import copy
 import itertools
 import pickle
+import queue
 import socket
 import sqlite3
 import struct
@@ -335,11 +336,7 @@ NAMELESS: dict[str, tuple[Callable[[], Any], str]] = {
     "a filter": (lambda: filter(None, [1]), "filter"),
     "an enumerate": (lambda: enumerate([1]), "enumerate"),
     "a reversed": (lambda: reversed([1]), "list_reverseiterator"),
-    "a lock": (threading.Lock, "_thread.lock"),
-    "a reentrant lock": (threading.RLock, "_thread.RLock"),
-    "a condition": (threading.Condition, "threading.Condition"),
-    "a semaphore": (threading.Semaphore, "threading.Semaphore"),
-    "an event": (threading.Event, "threading.Event"),
+    "a queue": (queue.Queue, "queue.Queue"),
     "a thread": (threading.Thread, "threading.Thread"),
     "thread-local data": (threading.local, "_thread._local"),
     "an open file": (an_open_file, "_io.TextIOWrapper"),
@@ -369,26 +366,26 @@ class Job:
 @pytest.mark.parametrize(
     ("value", "path"),
     [
-        ([0, 1, 2, Job(lock=threading.Lock())], "[3].lock"),
-        ({"a": Job(conn=threading.Lock())}, "['a'].conn"),
-        ({"a": {"b": (1, [threading.Lock()])}}, "['a']['b'][1][0]"),
-        ({threading.Lock(): 1}, ".keys()[0]"),
-        ([{threading.Lock()}], "[0]{*}"),
-        (collections.deque([threading.Lock()]), "[0]"),
-        (Point(1, threading.Lock()), "[1]"),
-        (Job(a=Job(b=[threading.Lock()])), ".a.b[0]"),
-        (collections.defaultdict(list, {"k": threading.Lock()}), "['k']"),
-        ([[1]] * 5000 + [[threading.Lock()]], "[5000][0]"),
+        ([0, 1, 2, Job(lock=threading.Thread())], "[3].lock"),
+        ({"a": Job(conn=threading.Thread())}, "['a'].conn"),
+        ({"a": {"b": (1, [threading.Thread()])}}, "['a']['b'][1][0]"),
+        ({threading.Thread(): 1}, ".keys()[0]"),
+        ([{threading.Thread()}], "[0]{*}"),
+        (collections.deque([threading.Thread()]), "[0]"),
+        (Point(1, threading.Thread()), "[1]"),
+        (Job(a=Job(b=[threading.Thread()])), ".a.b[0]"),
+        (collections.defaultdict(list, {"k": threading.Thread()}), "['k']"),
+        ([[1]] * 5000 + [[threading.Thread()]], "[5000][0]"),
     ],
 )
 def test_the_error_says_where_the_nameless_value_is(value: Any, path: str) -> None:
     with pytest.raises(FingerprintError) as caught:
         digest(value)
-    assert (caught.value.kind, caught.value.path) == ("_thread.lock", path)
+    assert (caught.value.kind, caught.value.path) == ("threading.Thread", path)
 
 
 def test_the_error_says_what_to_do() -> None:
-    with pytest.raises(FingerprintError, match=r"at \[1\] is a generator.*ignore=.*key=.*register_identity"):
+    with pytest.raises(FingerprintError, match=r"holds a generator at \[1\].*Pass a list.*ignore=.*key="):
         digest([1, (i for i in [])])
 
 
@@ -396,7 +393,7 @@ def test_after_an_error_other_values_have_their_usual_digest() -> None:
     before = digest([1, {"a": [2]}])
     for _ in range(3):
         with pytest.raises(FingerprintError):
-            digest([1, {"a": [threading.Lock()]}])
+            digest([1, {"a": [threading.Thread()]}])
     assert digest([1, {"a": [2]}]) == before
 
 
@@ -418,7 +415,7 @@ OTHER = object()
 class Client:
     def __init__(self, host: str) -> None:
         self.host = host
-        self.lock = threading.Lock()
+        self.thread = threading.Thread()
 
 
 class SpecialClient(Client):
@@ -428,7 +425,7 @@ class SpecialClient(Client):
 class Model:
     def __init__(self, name: str) -> None:
         self.name = name
-        self.lock = threading.Lock()
+        self.thread = threading.Thread()
 
     def __checkpoint_identity__(self) -> object:
         return ["model", self.name]
@@ -461,11 +458,11 @@ def test_the_nearest_registered_identity_wins() -> None:
 
 @pytest.mark.usefixtures("taught")
 def test_an_identity_may_be_registered_after_a_refusal() -> None:
-    event = threading.Event()
+    thread = threading.Thread()
     with pytest.raises(FingerprintError):
-        digest(event)
-    register_identity(threading.Event, lambda event: event.is_set())
-    assert digest(event) == digest(threading.Event())
+        digest(thread)
+    register_identity(threading.Thread, lambda thread: thread.is_alive())
+    assert digest(thread) == digest(threading.Thread())
 
 
 @pytest.mark.usefixtures("taught")

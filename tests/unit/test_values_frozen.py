@@ -140,6 +140,9 @@ WALKED: dict[str, Callable[[], Any]] = {
     "library function": lambda: json.dumps,
     "partial": lambda: functools.partial(int, base=2),
     "itemgetter": lambda: operator.itemgetter(1, "a"),
+    "constant lambda": lambda: lambda: 1,
+    "constant lambda of two lines": lambda: lambda: "ab",
+    "lambdas on one line": lambda: [lambda: None, lambda x: lambda: (1, -2), lambda x=(lambda: 5): 60 * 60],
     "alias": lambda: dict[str, list[int]],
     "optional": lambda: typing.Optional[int],
     "union": lambda: int | str,
@@ -161,6 +164,7 @@ WALKED: dict[str, Callable[[], Any]] = {
     ),
     "nullable": lambda: pd.Series([1, None], dtype="Int64", name="x"),
     "polars frame": lambda: pl.DataFrame({"a": [1, None], "b": ["x", None], "c": [[1.5], []]}),
+    "arrow times": lambda: pa.array([1, None], pa.time64("ns")),
     "arrow table": lambda: pa.table({"a": [1, None], "b": ["x", None]}),
 }
 

@@ -11,7 +11,6 @@ import enum
 import fractions
 import functools
 import io
-import logging
 import pathlib
 import pickle
 import random
@@ -400,10 +399,6 @@ def test_classes_are_told_apart() -> None:
 
 def test_modules_are_known_by_name() -> None:
     assert digest(copy) == digest(copy) != digest(re)
-
-
-def test_loggers_are_known_by_name() -> None:
-    assert digest(logging.getLogger("a")) == digest(logging.getLogger("a")) != digest(logging.getLogger("b"))
 
 
 def test_types_as_written_in_annotations_are_told_apart() -> None:

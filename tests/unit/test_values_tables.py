@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from oncemore.codec import dumps, loads
 from oncemore.errors import FingerprintError
 from oncemore.fingerprint.values import digest
 
@@ -173,11 +175,11 @@ def test_a_frame_of_ones_own_is_its_class_and_what_it_carries_along() -> None:
     assert all_unequal([one, other, pd.DataFrame({"a": [1]})])
 
 
-def test_a_lock_in_a_frame_is_found() -> None:
+def test_a_thread_in_a_frame_is_found() -> None:
     import threading
 
-    with pytest.raises(FingerprintError, match=r"_thread.lock"):
-        digest(pd.DataFrame({"a": [threading.Lock()]}))
+    with pytest.raises(FingerprintError, match=r"threading.Thread"):
+        digest(pd.DataFrame({"a": [threading.Thread()]}))
 
 
 # --- polars ---------------------------------------------------------------------------------------------------------
@@ -238,9 +240,36 @@ def test_names_and_order_of_columns_of_a_polars_frame_count() -> None:
     assert all_unequal([one, one.select("b", "a"), one.rename({"a": "c"}), one.head(0), one.select("a"), one.to_dict()])
 
 
-def test_a_plan_of_polars_has_no_identity() -> None:
-    with pytest.raises(FingerprintError):
-        digest(pl.DataFrame({"a": [1]}).lazy())
+def planned(least: int = 1, items: list[int] = [1, 2]) -> pl.LazyFrame:
+    return pl.DataFrame({"a": items, "b": ["Python", None]}).lazy().filter(pl.col("a") > least).sort("b")
+
+
+def test_a_lazy_frame_of_polars_is_its_plan() -> None:
+    assert digest(planned()) == digest(planned())
+    other = [planned(0), planned(items=[1, 3]), planned().reverse(), planned().collect(), pl.scan_csv("a.csv")]
+    assert all_unequal([planned(), *other, pl.scan_csv("b.csv"), pl.col("a") > 1, pl.col("a") > 2])
+
+
+def test_a_lazy_frame_of_polars_comes_back() -> None:
+    assert loads(dumps(planned())).collect().equals(planned().collect())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: planned().map_batches(str),
+        lambda: planned().map_batches(lambda frame: frame),
+        lambda: planned().with_columns(pl.col("a").map_elements(abs, return_dtype=pl.Int64)),
+        lambda: pl.col("a").map_batches(abs),
+    ],
+    ids=["named function", "lambda", "function of elements", "expression"],
+)
+def test_a_plan_that_calls_a_python_function_has_no_identity_as_it_does_not_tell_the_functions_code(
+    make: Callable[[], Any],
+) -> None:
+    with pytest.raises(FingerprintError, match="which has no stable identity") as caught:
+        digest(make())
+    assert "Python function" in str(caught.value.__cause__)
 
 
 # --- pyarrow --------------------------------------------------------------------------------------------------------
@@ -252,6 +281,9 @@ COLUMNS: dict[str, list[Any]] = {
     "strings": ["a", None, "", "long enough to be stored apart"],
     "moments": [dt.datetime(2024, 1, 1), None, dt.datetime(2025, 1, 1), None],
     "lists": [[1], None, [], [2, 3]],
+    "structures": [{"a": 1, "b": "x"}, None, {"a": None, "b": "y"}, {"a": 2, "b": None}],
+    "times": [dt.time(1, 2, 3), None, dt.time(4), None],
+    "durations": [dt.timedelta(1), None, dt.timedelta(2), None],
 }
 
 
@@ -269,3 +301,98 @@ def test_names_and_types_of_an_arrow_table_count() -> None:
     assert digest(one) == digest(pa.concat_tables([one[:1], one[1:]]))
     others = [one.rename_columns(["a", "c"]), one.select(["b", "a"]), one[:1], one.replace_schema_metadata({"k": "v"})]
     assert all_unequal([one, *others, one.set_column(0, "a", one["a"].cast("int32"))])
+
+
+KINDS = [
+    pa.time32("s"),
+    pa.time64("us"),
+    pa.time64("ns"),
+    pa.timestamp("ns"),
+    pa.timestamp("ns", "UTC"),
+    pa.duration("ns"),
+    pa.date32(),
+    pa.uint64(),
+    pa.list_(pa.time64("ns")),
+    pa.list_(pa.time64("ns"), 1),
+    pa.large_list(pa.timestamp("ns")),
+    pa.struct([("t", pa.time64("ns"))]),
+    pa.map_(pa.string(), pa.timestamp("ns")),
+    pa.dictionary(pa.int8(), pa.time64("ns")),
+]
+
+
+def column(kind: Any, number: int) -> Any:
+    """Three values of an arrow type, one of them missing, the first as close to another `number`'s as the type can tell."""
+    if pa.types.is_dictionary(kind):
+        return pa.array([number, None, 0], kind.value_type).dictionary_encode().cast(kind)
+    wrapped: Any = number
+    if pa.types.is_struct(kind):
+        wrapped = {"t": number}
+    elif pa.types.is_map(kind):
+        wrapped = [("k", number)]
+    elif pa.types.is_nested(kind):
+        wrapped = [number]
+    return pa.array([wrapped, None, wrapped], kind)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=map(str, KINDS))
+def test_one_nanosecond_in_an_arrow_column_counts(kind: Any) -> None:
+    one = column(kind, 1)
+    assert digest(one) == digest(column(kind, 1)) == digest(pa.chunked_array([one[:1], one[1:]]))
+    assert all_unequal([one, column(kind, 2), one[:2], one[0], column(kind, 2)[0]])
+    assert digest(one[0]) == digest(column(kind, 1)[0])
+
+
+def test_an_arrow_time_is_told_from_the_same_number_in_another_unit() -> None:
+    kinds = [
+        pa.time64("us"),
+        pa.time64("ns"),
+        pa.timestamp("us"),
+        pa.timestamp("ns"),
+        pa.timestamp("ns", "UTC"),
+        pa.int64(),
+    ]
+    assert all_unequal([pa.array([1], kind) for kind in kinds])
+
+
+def fields(**options: Any) -> list[Any]:
+    """A column `a` described in one way, in all the places that can say so."""
+    field = pa.field("a", pa.int64(), **options)
+    struct, lists = pa.struct([field]), pa.list_(field)
+    table = pa.table({"a": [1]}, schema=pa.schema([field]))
+    return [table, table.to_batches()[0], table.schema, field, pa.array([{"a": 1}], struct), pa.array([[1]], lists)]
+
+
+def test_whether_an_arrow_field_may_be_missing_counts_wherever_it_stands() -> None:
+    for plain, required, noted in zip(fields(), fields(nullable=False), fields(metadata={"k": "v"}), strict=True):
+        assert all_unequal([plain, required, noted])
+    assert [digest(each) for each in fields()] == [digest(each) for each in fields()]
+
+
+def test_an_arrow_dictionary_is_its_values_and_its_types() -> None:
+    def coded(codes: list[int], texts: list[str], width: Any = None, *, ordered: bool = False) -> Any:
+        return pa.DictionaryArray.from_arrays(pa.array(codes, width or pa.int8()), texts, ordered=ordered)
+
+    one = coded([0, 1, 0], ["a", "b"])
+    assert digest(one) == digest(coded([1, 0, 1], ["b", "a"])) == digest(coded([0, 1, 0], ["a", "b", "unused"]))
+    wide = coded([0, 1, 0], ["a", "b"], pa.int32())
+    orders = [coded([0, 1, 0], ["a", "b"], ordered=True), coded([1, 0, 1], ["b", "a"], ordered=True)]
+    assert all_unequal([one, wide, pa.array(["a", "b", "a"]), coded([0, 1, 1], ["a", "b"]), *orders])
+
+
+def test_levels_of_a_multi_index_are_told_apart_by_name_type_and_content() -> None:
+    one = pd.MultiIndex.from_arrays([["a", "b"], [1, 2]], names=["x", "y"])
+    longer = pd.MultiIndex.from_arrays([["a", "b", "c"], [1, 2, 3]], names=["x", "y"])
+    turned = pd.MultiIndex(levels=[["b", "a"], [2, 1]], codes=[[1, 0], [1, 0]], names=["x", "y"])
+    assert digest(one) == digest(longer[:2]) == digest(turned)
+    others = [one.set_names(["x", "z"]), one.set_names([None, None]), one[::-1], one[:1], one.swaplevel()]
+    kinds = [["a", "b"], np.array([1, 2], "i4")], [pd.Categorical(["a", "b"]), [1, 2]], [["a", None], [1, 2]]
+    assert all_unequal([one, *others, *(pd.MultiIndex.from_arrays(kind, names=["x", "y"]) for kind in kinds)])
+
+
+def test_what_pandas_remembers_of_a_frame_does_not_count() -> None:
+    frame = pd.DataFrame({"a": [1, 2], "b": ["x", "y"]})
+    before = digest(frame), digest(frame.index)
+    assert frame["a"].is_unique and frame.b.iloc[0] == "x" and frame.index.get_loc(1) == 1
+    assert frame.columns.get_indexer(["b"])[0] == 1 and frame.index.is_monotonic_increasing
+    assert (digest(frame), digest(frame.index)) == before

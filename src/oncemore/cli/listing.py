@@ -27,7 +27,7 @@ _CHECKPOINTS = columns(
     "checkpoint", "name or node", "time", "stored", "pinned", "metadata", numbers=("stored",), text="metadata"
 )
 _UNKNOWN = columns("unknown outcome", "begun", "key")
-_FOR_PROGRAMS = {"seq", "time", "lane", "traceback", "fingerprint", "entry", "snapshot", "replaces"}
+_FOR_PROGRAMS = {"seq", "time", "lane", "traceback", "fingerprint", "entry", "snapshot", "behind", "replaces"}
 
 
 def _moment(text: str) -> datetime:
@@ -126,7 +126,7 @@ def _step_rows(summary: Summary) -> list[tuple[str, ...]]:
 def _checkpoint_row(checkpoint: Checkpoint) -> tuple[str, ...]:
     stored = size(checkpoint.stored_bytes) if checkpoint.entry else ""
     metadata = json.dumps(dict(checkpoint.metadata)) if checkpoint.metadata else ""
-    name, pinned = checkpoint.name or checkpoint.node or "", "pinned" if checkpoint.pinned else ""
+    name, pinned = checkpoint.name or checkpoint.node or "(end of scope)", "pinned" if checkpoint.pinned else ""
     return (checkpoint.id, name, moment(checkpoint.time), stored, pinned, metadata)
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..bulk import hasher
-from ..modules import loaded
+from ..modules import global_generator, loaded
 from .kinds import Describe, Parts, attributes, refuse
 
 _BUFFER = 1 << 20  # bytes that are copied at a time from an array that does not lie in one piece
@@ -31,7 +31,7 @@ def describer(kind: type) -> Describe | None:
         (np.generic, _scalar),
         (np.dtype, lambda dtype: Parts("numpy.dtype", [_dtype(dtype)])),
         (np.random.Generator, lambda rng: Parts("numpy.Generator", [rng.bit_generator])),
-        (np.random.RandomState, lambda rng: Parts("numpy.RandomState", [rng.get_state(legacy=False)])),
+        (np.random.RandomState, _random_state),
         (np.random.BitGenerator, _bit_generator),
         (np.random.SeedSequence, _seeds),
     ):
@@ -67,8 +67,14 @@ def _masked(array: Any) -> Parts:
     return Parts("numpy.masked", [type(array), *children])
 
 
+def _random_state(rng: Any) -> Parts:
+    return Parts("numpy.RandomState", [global_generator(rng) or rng.get_state(legacy=False)])
+
+
 def _bit_generator(bits: Any) -> Parts:
     """The seeds count, too: spawning draws from them and leaves the rest of the state as it was."""
+    if shared := global_generator(bits):
+        return Parts("numpy.BitGenerator", [shared])
     seeds = getattr(bits, "seed_seq", None) or getattr(bits, "_seed_seq", None)
     return Parts("numpy.BitGenerator", [type(bits).__name__, bits.state, seeds])
 

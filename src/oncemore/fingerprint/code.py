@@ -4,44 +4,80 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from functools import cached_property
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, Literal
 
 from ..errors import FingerprintError
-from ..modules import is_project_file, is_project_module, name_of_namespace
-from . import values
+from ..modules import is_project_file, is_project_module, module_of, name_of_namespace
 from .kinds import WHOLE, Parts, home
 from .shown import Part, is_secret, masked, short
 from .syntax import class_text, hashed, own
-from .units import home_of, without_step
-from .walk import Known, Record, Walk, active, answering
-from .watch import Watch
+from .units import held_by, home_of, space_of, without_step
+from .walk import Record, Walk, active, answering
+
+_PATIENCE = 20  # looks at data that other threads are changing
 
 
-@dataclass
-class _Seen:
-    """The outcome of one walk."""
+class Seen:
+    """The outcome of one walk: the digest of the code, and what the data was that it reads."""
 
-    digest: bytes
-    records: dict[str, Record]
-    watch: Watch
-    known: Known
-    foreign: set[str]
+    def __init__(self, walk: Walk) -> None:
+        self._walk = walk
+        self._records = dict(sorted(walk.records.items()))
+        self.code = hashed(
+            "identity", *(piece for name, each in self._records.items() for piece in (name, each.digest))
+        )
+        self.data = [walk.data[name] for name in sorted(walk.data)]
+        self.spaces = walk.spaces
+        self.digests = self.look()  # of the data, one by one
+
+    def look(self) -> list[bytes]:
+        """What identifies the data that the code reads, as it is now."""
+        if not self.data:
+            return []
+        for again in range(_PATIENCE, -1, -1):
+            found: list[bytes] = []
+            try:
+                with answering(self._walk):
+                    found.extend(datum.digest() for datum in self.data)
+                return found
+            except FingerprintError as error:
+                raise FingerprintError(error.kind, error.path, self.data[len(found)].name) from error
+            except RuntimeError as error:  # another thread may have changed the size of a dict or set meanwhile
+                if not again or isinstance(error, RecursionError):
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def read(self, digests: Sequence[bytes]) -> bytes:
+        """What identifies all the data if these are its digests; empty if there is none."""
+        names = (datum.name for datum in self.data)
+        return hashed(*(piece for pair in zip(names, digests) for piece in pair)) if digests else b""
+
+    def still(self) -> bool:
+        """Whether the code is the same. The data is looked at again."""
+        if not self._walk.watch.unchanged() or not all(datum.look_again() for datum in self.data):
+            return False
+        known, self.digests = len(self._walk.known), self.look()
+        return len(self._walk.known) == known  # else other functions or classes can be reached through the data
 
     @cached_property
     def parts(self) -> dict[str, Part]:
-        return {name: _part(name, record) for name, record in self.records.items()}
+        return {name: _part(name, record) for name, record in self._records.items()}
+
+    def data_parts(self, digests: Sequence[bytes]) -> dict[str, Part]:
+        """The data that the code reads, under names that people know."""
+        return {d.name: Part(found.hex(), shown=d.shown) for d, found in zip(self.data, digests)}
 
     @cached_property
     def packages(self) -> dict[str, str]:
-        return _versions(self.foreign.difference(sys.stdlib_module_names))
+        return _versions(self._walk.foreign.difference(sys.stdlib_module_names))
 
 
 class Code:
-    """The identity of a function's code, deep (with all it reaches) or its own.
+    """The identity of a function's code, deep (with all it reaches) or its own, and of the data that it reads.
 
     It is asked for on every call, so the last answer stands as long as everything it was made of is the same.
     """
@@ -49,39 +85,33 @@ class Code:
     def __init__(self, function: Callable[..., object], reach: Literal["deep", "own"] = "deep") -> None:
         self.root: Any = _root_of(function)
         self._deep = reach == "deep"
-        self._last: _Seen | None = None
+        self._last: Seen | None = None
 
     def digest(self) -> bytes:
-        """16 bytes that stand for the code as it is now."""
-        return self.stamp().digest
+        """16 bytes that stand for the code and the data it reads, as they are now."""
+        seen = self.look()
+        return hashed(seen.code, seen.read(seen.digests))
 
     def parts(self) -> dict[str, Part]:
         """What the digest is made of, by names that people read."""
-        return self.stamp().parts
+        seen = self.look()
+        return {**seen.parts, **seen.data_parts(seen.digests)}
 
     def packages(self) -> dict[str, str]:
         """The installed packages that the code uses, and their versions: recorded, not compared."""
-        return self.stamp().packages
+        return self.look().packages
 
-    def stamp(self) -> _Seen:
-        """What was found: the same object as long as the code is the same."""
+    def look(self) -> Seen:
+        """What is found now: the same object as long as the code is the same."""
         last = self._last
-        if last is not None and last.watch.unchanged() and (not last.watch.values or self._stands(last)):
-            return last
-        walk = Walk(self.root, self._deep)
-        walk.run()
-        records = dict(sorted(walk.records.items()))
-        pieces = [piece for name, record in records.items() for piece in (name, record.digest)]
-        self._last = _Seen(hashed("identity", *pieces), records, walk.watch, walk.known, walk.foreign)
-        return self._last
-
-    @staticmethod
-    def _stands(last: _Seen) -> bool:
-        try:
-            with answering(last.known):
-                return all(values.digest(value) == seen for value, seen in last.watch.values)
-        except FingerprintError:  # a new walk will name it
-            return False
+        if last is None or not last.still():
+            walk = Walk(self.root, self._deep)
+            walk.run()
+            while walk.incomplete:
+                walk = Walk(self.root, self._deep, frozenset(walk.stored), frozenset(walk.aware))
+                walk.run()
+            self._last = last = Seen(walk)
+        return last
 
 
 def _versions(names: Iterable[str]) -> dict[str, str]:
@@ -100,6 +130,12 @@ def _versions(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def module_name(function: Any) -> str:
+    """The name of the module that a step is from, the same in every process."""
+    space = space_of(_root_of(function))
+    return "" if space is None else name_of_namespace(space)
+
+
 def _root_of(function: Any) -> Any:
     """The function behind wrappers of libraries; what they add has no code of the project's."""
     function = without_step(function)
@@ -113,28 +149,42 @@ def _root_of(function: Any) -> Any:
 _HEAP_TYPE = 1 << 9  # a flag of CPython: the class was made at run time, not compiled in
 _lasting: dict[int, Code] = {}
 
+# What was found about the functions, classes and modules that the values of one walk led to, for one who asks.
+met: ContextVar[dict[int, tuple[Any, Seen]] | None] = ContextVar("met", default=None)
+
 
 def _standing(unit: Any) -> Code:
     """The identity of a function or class by itself. Those that a module holds are there for good, and remembered."""
     known = _lasting.get(id(unit))
     if known is None or known.root is not unit:
         known = Code(unit)
-        if home_of(unit) is not None:
+        if isinstance(unit, ModuleType) or home_of(unit) is not None:
             _lasting[id(unit)] = known
     return known
 
 
 def _identity_of(unit: FunctionType | type) -> bytes:
-    """What identifies a function or class of the project that is met inside a value."""
-    walk = active.get()
+    """What identifies a function or class of the project that is met inside a value.
+
+    In data that a function reads, it counts by its code: what that code reads in turn, the function reads, too.
+    """
+    walk, own_name = active.get(), () if isinstance(unit, type) else (unit.__name__,)
+    kind = "class" if isinstance(unit, type) else "function"
     if walk is not None:
-        return walk.unit(unit)
-    own_name = () if isinstance(unit, type) else (unit.__name__,)
-    return hashed("class" if isinstance(unit, type) else "function", *own_name, _standing(unit).digest())
+        return hashed(kind, *own_name, walk.in_value(unit))
+    return hashed(kind, *own_name, _meet(unit))
+
+
+def _meet(unit: FunctionType | type | ModuleType) -> bytes:
+    code, asked = _standing(unit), met.get()
+    found = code.digest()
+    if asked is not None:
+        asked[id(unit)] = unit, code.look()
+    return found
 
 
 def _class(kind: type) -> Parts:
-    if kind.__flags__ & _HEAP_TYPE and is_project_module(kind.__module__):
+    if kind.__flags__ & _HEAP_TYPE and is_project_module(module_of(kind)):
         return Parts("project class", [_identity_of(kind)])
     return Parts("class", [home(kind.__module__), kind.__qualname__])
 
@@ -146,7 +196,33 @@ def _function(function: FunctionType) -> Parts:
     return Parts("function", [_identity_of(function)])
 
 
-WHOLE.update({"builtins.type": _class, "builtins.function": _function})
+def _module(module: ModuleType) -> Parts:
+    if not is_project_module(module.__name__):
+        return Parts("module", [home(module.__name__)])
+    walk = active.get()
+    found = _meet(module) if walk is None else walk.module(module)
+    return Parts("project module", [home(module.__name__), found])
+
+
+def _holder(value: Any) -> Parts:
+    return Parts("holder", [type(value).__name__, *held_by(value)])
+
+
+def _step(step: Any) -> Parts:
+    """A step in a value counts by its function, and by the options that change what its callers get."""
+    return Parts("step", [type(step), step.__wrapped__, step.__checkpoint_code__])
+
+
+WHOLE.update({"builtins.type": _class, "builtins.function": _function, "builtins.module": _module})
+WHOLE.update(dict.fromkeys(["numpy.ufunc", "_ctypes.CFuncPtr", "functools.KeyWrapper"], _holder))
+WHOLE.update(dict.fromkeys(["weakref.ReferenceType", "builtins.weakref"], _holder))  # since Python 3.11, before
+WHOLE.update(dict.fromkeys(["oncemore.steps.Step", "oncemore.steps.BoundStep"], _step))
+WHOLE["scipy._lib._ccallback.LowLevelCallable"] = lambda value: Parts(
+    "low level callable", [value.function, value.user_data, value.signature]
+)
+WHOLE["pydantic.type_adapter.TypeAdapter"] = lambda value: Parts("type adapter", [value._type, value._config])
+for _kind in ("WeakValueDictionary", "WeakKeyDictionary"):
+    WHOLE[f"weakref.{_kind}"] = lambda value: Parts("weak dict", [type(value), dict(value)])
 
 
 # --- for the reader -------------------------------------------------------------------------------------------------

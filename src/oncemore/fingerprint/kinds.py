@@ -6,17 +6,20 @@ by their pickles: several pickles differ between Python versions.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import reprlib
 import sys
 import types
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..errors import FingerprintError
-from ..modules import canonical_name
+from ..modules import canonical_name, global_generator, is_project_module, module_of, of_class
+from .inert import INERT, category, once_per_type
 
+ATTRS_HASH = "_attrs_cached_hash"  # attrs keeps a hash there, which depends on PYTHONHASHSEED
 _MOVED = {"pathlib._local": "pathlib"}  # Python 3.13 split this module: one name on every version
 
 
@@ -57,7 +60,8 @@ Describe: TypeAlias = Callable[[Any], Parts]
 
 def name_of(kind: type) -> str:
     """The name of a type as a reader knows it."""
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    module = module_of(kind)
+    return kind.__qualname__ if module in ("builtins", "") else f"{module}.{kind.__qualname__}"
 
 
 def refuse(value: object) -> Parts:
@@ -71,12 +75,96 @@ def home(module: object) -> str:
     return _MOVED.get(name, name)
 
 
+class Layout(NamedTuple):
+    """Where the objects of a class have their attributes."""
+
+    space: Any  # what gives an object's `__dict__`, None if they have none
+    slots: dict[str, Any]  # what gives the values of slots, by name
+    caches: frozenset[str]  # attributes that merely remember what can be computed again
+
+    def space_of(self, value: object) -> dict[str, Any]:
+        """The object's own `__dict__`. Not asked of the object, which may answer with anything."""
+        found = self.space.__get__(value, type(value)) if self.space is not None else None
+        return found if isinstance(found, dict) else {}
+
+    def read(self, value: object) -> dict[str, Any]:
+        """The attributes that count, by name. Reading fills the others: neither identity nor a change."""
+        found = self._all(value)
+        for name in self.caches & found.keys():
+            del found[name]
+        return found
+
+    def cached(self, value: object) -> dict[str, Any]:
+        """The attributes that do not count, by name."""
+        found = self._all(value)
+        return {name: found[name] for name in sorted(self.caches & found.keys())}
+
+    def _all(self, value: object) -> dict[str, Any]:
+        found = {**self.space_of(value)}
+        for name, slot in self.slots.items():
+            with contextlib.suppress(AttributeError):  # never set
+                found[name] = slot.__get__(value)
+        return found
+
+
+@once_per_type
+def layout_of(kind: type) -> Layout:
+    """Where objects of this class have attributes."""
+    slots: dict[str, Any] = {}
+    caches = {ATTRS_HASH, "__networkx_cache__"}
+    shadowed: set[str] = set()
+    for base in kind.__mro__:
+        space = vars(base)
+        fields = {field.name for field in space.get("__attrs_attrs__", ())}
+        for name, member in space.items():
+            if isinstance(member, types.MemberDescriptorType):
+                if "__slots__" in space:
+                    slots.setdefault(name, member)
+                    if "__attrs_attrs__" in space and name not in fields:
+                        caches.add(name)  # attrs makes a slot of a cached property
+            elif name not in shadowed:
+                caches.update(_remembered(name, member))
+        shadowed.update(space)
+    return Layout(of_class(kind, "__dict__"), slots, frozenset(caches))
+
+
+_OTHERS = ("__set__", "__delete__", "__call__")  # of descriptors that are more than that
+_METHODS = (types.FunctionType, classmethod, staticmethod, functools.partialmethod, functools.singledispatchmethod)
+
+
+def _remembered(name: str, member: Any) -> Iterator[str]:
+    """The attribute in which a property keeps what it has computed: `functools.cached_property`, or a library's own kind.
+
+    Those of libraries are known by what they do: they are made from a function of their own name, and an attribute of
+    that name takes precedence over them.
+    """
+    kind = type(member)
+    if kind in _METHODS:
+        return
+    if isinstance(member, functools.cached_property):
+        yield name
+    elif kind.__name__ in ("CachedProperty", "CachedAttribute") and of_class(kind, "__get__") is not None:
+        found = getattr(member, "cachename", None)
+        yield found if isinstance(found, str) else "_cache"  # pandas and statsmodels keep all of them in one dict
+    elif isinstance(member, property):
+        if "cached" in kind.__name__:
+            yield name
+    elif of_class(kind, "__get__") is not None and not any(of_class(kind, other) for other in _OTHERS):
+        made_from = getattr(member, "__dict__", {}).values()
+        if any(type(each) is types.FunctionType and each.__name__ == name for each in made_from):
+            yield name
+
+
+def is_named(found: object) -> bool:
+    """Whether it is a dict of names, as objects have them."""
+    return type(found) is dict and {str}.issuperset(map(type, found))
+
+
 def attributes(value: object, found: dict[str, Any] | None = None) -> list[Any]:
     """Names and values in turn, by name: the order in which attributes were set means nothing."""
-    found = {**getattr(value, "__dict__", {}), **(found or {})}
-    if not {str}.issuperset(map(type, found)):
+    found = layout_of(type(value)).read(value) if found is None else found
+    if not is_named(found):
         return ["__dict__", found]
-    found.pop("_attrs_cached_hash", None)  # attrs keeps a hash there, which depends on PYTHONHASHSEED
     return [part for name in sorted(found) for part in (name, found[name])]
 
 
@@ -125,7 +213,7 @@ def _exception(error: BaseException) -> Parts:
     return Parts("exception", [type(error), error.args, hidden, *attributes(error)], "attribute")
 
 
-@lru_cache(maxsize=256)  # the search takes milliseconds
+@functools.lru_cache(maxsize=256)  # the search takes milliseconds
 def _sentinel(value: object) -> Parts:
     """A bare `object()`: nothing but an address, unless some module keeps it under a name."""
     for module in sorted(sys.modules):
@@ -134,6 +222,19 @@ def _sentinel(value: object) -> Parts:
             if kept is value:
                 return Parts("sentinel", [home(module), name])
     return refuse(value)
+
+
+def _inert(value: Any) -> Parts:
+    """What for, and the user's own class. A progress bar may stand for what it runs over."""
+    kind = type(value)
+    own = kind if is_project_module(kind.__module__) else None
+    over = value.__dict__.get("iterable") if "tqdm.std.tqdm" in map(name_of, kind.__mro__) else None
+    return Parts("inert", [category(kind), own, "iterable", over], "attribute")
+
+
+def _random(value: Any) -> Sequence[Any]:
+    name = global_generator(value)
+    return [value.getstate()] if name is None else [name]
 
 
 # These describe their subclasses as well. Functions and classes are added by code.py, which builds on values.
@@ -146,6 +247,9 @@ WHOLE: dict[str, Describe] = {
     "builtins.wrapper_descriptor": _member,
     "builtins.getset_descriptor": _member,
     "builtins.member_descriptor": _member,
+    "weakref.WeakValueDictionary": lambda v: Parts("weak values", list(chain.from_iterable(v.items()))),
+    "weakref.WeakKeyDictionary": lambda v: Parts("weak keys", list(chain.from_iterable(v.items()))),
+    "_weakrefset.WeakSet": lambda v: Parts("weak set", list(v), unordered=True),
     "builtins.property": lambda v: Parts("property", [type(v), v.fget, v.fset, v.fdel]),
     "builtins.staticmethod": lambda v: Parts("staticmethod", [v.__func__]),
     "builtins.classmethod": lambda v: Parts("classmethod", [v.__func__]),
@@ -154,38 +258,51 @@ WHOLE: dict[str, Describe] = {
     "functools.partial": _partial,
     "functools._lru_cache_wrapper": lambda v: Parts("lru_cache", [v.__wrapped__, v.cache_parameters()]),
     "enum.Enum": _enum,
-    "logging.Logger": lambda v: Parts("logger", [v.name]),
     "types.GenericAlias": lambda v: Parts("alias", [v.__origin__, v.__args__]),
     "types.UnionType": lambda v: Parts("union", [v.__args__]),
     "types.SimpleNamespace": lambda v: Parts("namespace", [type(v), *attributes(v)], "attribute"),
     "builtins.ObjectProxy": _proxy,  # wrapt 1 compiled, then wrapt 2, then either without its extension
     "_wrappers.ObjectProxy": _proxy,
     "wrapt.wrappers.ObjectProxy": _proxy,
+    **dict.fromkeys(INERT, _inert),
 }
 
-# A place in a process, not a value. Named here so that the error says "an Event" and not "a lock" further down.
+# A place in a process, not a value. Named here so that the error speaks of them, and not of something inside.
 REFUSED = frozenset(
     f"{module}.{name}"
     for module, names in {
-        "threading": "Thread Condition Semaphore Event Barrier",
+        "threading": "Thread",
         "queue": "Queue",
         "random": "SystemRandom",
-        "logging": "Handler",
         "subprocess": "Popen",
-        "concurrent.futures._base": "Executor Future",
+        "concurrent.futures._base": "Future",
         "multiprocessing.process": "BaseProcess",
-        "multiprocessing.pool": "Pool",
         "multiprocessing.queues": "Queue SimpleQueue",
-        "multiprocessing.synchronize": "SemLock Condition Event",
-        "asyncio.locks": "Lock Event Condition Semaphore",
         "asyncio.queues": "Queue",
-        "asyncio.events": "AbstractEventLoop",
         "contextlib": "_GeneratorContextManagerBase ExitStack AsyncExitStack",
         "_io": "_IOBase",
         "_socket": "socket",
+        "matplotlib.artist": "Artist",
+        "matplotlib.backend_bases": "FigureCanvasBase FigureManagerBase",
+        "boto3.session": "Session",
+        "boto3.resources.base": "ServiceResource",
+        "botocore.client": "BaseClient",
+        "botocore.session": "Session",
+        "sqlalchemy.engine.base": "Connection Engine",
+        "sqlalchemy.sql.schema": "MetaData SchemaItem",
+        "simpy.core": "Environment",
+        "simpy.events": "Event",
+        "simpy.resources.base": "BaseResource",
     }.items()
     for name in names.split()
 )
+
+
+@once_per_type
+def is_refused(kind: type) -> bool:
+    """Whether values of this type are places in a process."""
+    names = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
+    return next((name in REFUSED for name in names if name in REFUSED or name in CONTENT), False)
 
 
 # --- values ---------------------------------------------------------------------------------------------------------
@@ -277,9 +394,11 @@ CONTENT: dict[str, Content] = {
     "fractions.Fraction": lambda v: [v.numerator, v.denominator],
     "uuid.UUID": lambda v: [v.int],
     "re.Pattern": lambda v: [v.pattern, v.flags],
-    "random.Random": lambda v: [v.getstate()],
+    "random.Random": _random,
     "_io.BytesIO": _buffer,
     "_io.StringIO": _buffer,
 }
+for _name in ("Address", "Interface", "Network"):
+    CONTENT[f"ipaddress.IPv4{_name}"] = CONTENT[f"ipaddress.IPv6{_name}"] = _text
 for _name in ("PurePath", "PurePosixPath", "PureWindowsPath", "Path", "PosixPath", "WindowsPath"):
     CONTENT[f"pathlib.{_name}"] = CONTENT[f"pathlib._local.{_name}"] = _text

@@ -18,7 +18,8 @@ _ATTRIBUTES = {opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"
 _COPIES = {opmap[name] for name in ("DUP_TOP", "COPY") if name in opmap}  # `module.x += 1`
 CONSTANTS = frozenset(hasconst)
 _IMPORT = opmap["IMPORT_NAME"]
-_REBINDS = opmap["STORE_DEREF"]
+_STORES = {opmap[name] for name in ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR")}
+_REBINDS = {opmap["STORE_DEREF"], opmap["DELETE_DEREF"]}
 
 # Some instructions say more than a name's index in their argument.
 _SHIFTS = {
@@ -32,10 +33,33 @@ def _any(operations: Iterable[int]) -> bytes:
 
 
 _ATTRIBUTE = re.compile(_any(_ATTRIBUTES))
+_STORE = re.compile(_any(_STORES))
 _READING = {_GLOBAL, *_NAMES, *_ATTRIBUTES}
 _CHAIN = re.compile(
     b"%b(?:%b*%b)*" % (_any({_GLOBAL, *_NAMES}), _any({_CACHE, _EXTENDED, *_COPIES}), _any(_ATTRIBUTES))
 )
+
+
+# Names by which code finds more than it names: subclasses, docstrings, annotations, modules, any global.
+SUBCLASSES = frozenset(["__subclasses__"])
+DOCSTRINGS = frozenset(["__doc__"])
+SCHEMAS = frozenset(["model_json_schema", "models_json_schema", "schema_json"])  # pydantic's
+ANNOTATIONS = frozenset(
+    [
+        "__annotations__",
+        "__annotate__",
+        "__signature__",
+        "__dataclass_fields__",
+        "__attrs_attrs__",
+        "__required_keys__",
+        "__optional_keys__",
+        "__total__",
+    ]
+)
+MODULES = frozenset(["import_module", "iter_modules", "walk_packages", "run_module", "__import__", "sys.modules"])
+GLOBALS = frozenset(["__globals__", "f_globals", "globals", "eval", "exec"])
+_AS_HEADS = frozenset(["globals", "eval", "exec"])  # `model.eval()` is something else
+_REVEALING = SUBCLASSES | DOCSTRINGS | SCHEMAS | ANNOTATIONS | MODULES | GLOBALS
 
 
 class Import(NamedTuple):
@@ -54,13 +78,19 @@ class Reads(NamedTuple):
     """What a function reads.
 
     `chains` are global names with the attributes taken from them at once: ("np", "mean"), ("LIMIT",). Those in `maybe`
-    stand in the body of an inner class, where a name can be the class's own. `attributes` are all names of attributes.
+    stand in the body of an inner class, where a name can be the class's own. `attributes` are all names of attributes,
+    `stored` those and the globals and closure variables that it gives values or removes, `assigned` the globals among them.
+    `reveals` are the names in it, or in its texts, by which code finds more than it names; `texts` are its strings.
     """
 
     chains: tuple[tuple[str, ...], ...]
     maybe: frozenset[str]
     imports: tuple[Import, ...]
     attributes: frozenset[str]
+    stored: frozenset[str]
+    assigned: frozenset[str]
+    reveals: frozenset[str]
+    texts: frozenset[str]
 
 
 @lru_cache(maxsize=20_000)
@@ -70,6 +100,7 @@ def reads(code: CodeType) -> Reads:
     Most instructions read nothing, so those that do are searched for, not looked at one by one.
     """
     chains, maybe, imports, attributes = set[tuple[str, ...]](), set[str](), list[Import](), set[str]()
+    stored, assigned, texts = rebinds(code), set[str](), set[str]()
     for each in all_codes(code):
         operations, arguments, names = each.co_code[::2], each.co_code[1::2], each.co_names
         for found in _CHAIN.finditer(operations):
@@ -80,9 +111,38 @@ def reads(code: CodeType) -> Reads:
                 maybe.add(chain[0])
         places = [found.start() for found in _ATTRIBUTE.finditer(operations)]
         attributes.update([names[_index(operations, arguments, i)] for i in places])
+        for i in [found.start() for found in _STORE.finditer(operations)]:
+            name = names[_index(operations, arguments, i)]
+            stored.add(name)
+            if operations[i] not in _ATTRIBUTES:
+                assigned.add(name)
         if _IMPORT in operations:
             imports += _imports(each)
-    return Reads(tuple(sorted(chains)), frozenset(maybe), tuple(imports), frozenset(attributes))
+        texts.update(_texts(each.co_consts))
+    # The body of a class with annotations reads `__annotations__` so as to fill it.
+    heads = {chain[0] for chain in chains}.difference(maybe & {"__annotations__"})
+    heads.update(chain[1] for chain in chains if chain[0] == "builtins" and len(chain) > 1)
+    heads.update("sys.modules" for chain in chains if chain[:2] == ("sys", "modules"))
+    named = {wanted.name for wanted in imports if wanted.name}
+    dunders = {text for text in texts if text[:2] == "__"}
+    return Reads(
+        tuple(sorted(chains)),
+        frozenset(maybe),
+        tuple(imports),
+        frozenset(attributes),
+        frozenset(stored),
+        frozenset(assigned),
+        _REVEALING & (heads | (attributes - _AS_HEADS) | named | dunders),
+        frozenset(texts),
+    )
+
+
+def _texts(constants: Iterable[object]) -> Iterator[str]:
+    for each in constants:
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, (tuple, frozenset)):
+            yield from _texts(each)
 
 
 def _index(operations: bytes, arguments: bytes, i: int) -> int:
@@ -113,7 +173,7 @@ def rebinds(code: CodeType) -> set[str]:
         names = each.co_cellvars + each.co_freevars
         if sys.version_info >= (3, 11):  # arguments that are cells count once
             names = each.co_varnames + tuple(name for name in names if name not in each.co_varnames)
-        stored = [argument for operation, argument in instructions(each) if operation == _REBINDS]
+        stored = [argument for operation, argument in instructions(each) if operation in _REBINDS]
         found.update(names[argument] for argument in stored if argument < len(names))
     return found
 

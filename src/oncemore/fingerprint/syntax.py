@@ -30,14 +30,14 @@ from blake3 import blake3
 from .kept import kept
 from .reach import CONSTANTS, Import, all_codes, instructions, reads
 
-EDITION = 1  # of what a listing says, and how `key_of` says it: listings of another edition don't count
+EDITION = 3  # of what a listing says, and how `key_of` says it: listings of another edition don't count
 _MAKER = f"{EDITION} {sys.implementation.name} {sys.version} {sys.flags.optimize}"
 _FUTURES: int = functools.reduce(
     operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 )
-_UNREADABLE = (SyntaxError, ValueError, RecursionError)  # ValueError: a NUL byte, a constant that no compiler makes
+UNREADABLE = (SyntaxError, ValueError, RecursionError)  # ValueError: a NUL byte, a constant that no compiler makes
 
-# A function: its first and last line, decorators included, and what `_digest_of_tree` says of it; plain values, to be kept.
+# A function: its first and last line, decorators included, and what `_digest_of_function` says of it; plain values, to be kept.
 _Listed: TypeAlias = tuple[int, int, bytes, frozenset[str], tuple[tuple[str, int, str | None, bool], ...]]
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _Nodes: TypeAlias = dict[tuple[str, int], tuple[_Function, int, int]]
@@ -98,7 +98,7 @@ def _from_source(code: CodeType, namespace: dict[str, Any]) -> Own | None:
     before, _ = _files.get(code.co_filename, (None, None))
     found = None if before is None else _find(code, before)
     if found is None:
-        now = _read(code.co_filename, namespace)
+        now = read_source(code.co_filename, namespace)
         found = None if now is None or now == before else _find(code, now)
     return found
 
@@ -108,7 +108,7 @@ def _find(code: CodeType, text: bytes) -> Own | None:
     try:
         listing = _listing(text, path, code.co_flags & _FUTURES, code.co_name == "<lambda>")
         found = listing.find(code)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     if found is None:
         return None
@@ -121,16 +121,16 @@ def class_text(name: str, path: str, namespace: dict[str, Any]) -> tuple[int, st
     """Where a class stands in a file, and its text. For display only: it may not be what is loaded."""
     try:
         if path not in _files:
-            text = _read(path, namespace) or b""
+            text = read_source(path, namespace) or b""
             _files[path] = text, _listing(text, path, 0, lambdas=False)
-    except _UNREADABLE:
+    except UNREADABLE:
         return 0, ""
     text, listing = _files[path]
     first, last = listing.classes.get(name, (0, 0))
     return first, _lines_of(text, first, last) if first else ""
 
 
-def _read(path: str, namespace: dict[str, Any]) -> bytes | None:
+def read_source(path: str, namespace: dict[str, Any]) -> bytes | None:
     """The text behind a code object's file name, as it is now."""
     for candidate in (path, namespace.get("__file__")):
         # A relative name stops leading to its file when the program changes its folder; the module knows better.
@@ -167,19 +167,19 @@ def _listing(text: bytes, path: str, futures: int, lambdas: bool) -> Listing:
 
 def make_listing(text: bytes, path: str, futures: int, lambdas: bool) -> Listing:
     """List a text's `def`s, or its lambdas: they need a compilation of their own, and are seldom asked for."""
-    tree = _steadily(lambda: ast.parse(text, path))
+    tree = steadily(lambda: ast.parse(text, path))
     nodes = _lambdas(tree, 1 + text.count(b"\n")) if lambdas else _defs(tree)
     flags = futures | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as in a notebook
-    compiled: CodeType = _steadily(lambda: compile(tree, path, "exec", flags=flags, dont_inherit=True))
+    compiled: CodeType = steadily(lambda: compile(tree, path, "exec", flags=flags, dont_inherit=True))
     functions: dict[bytes, list[_Listed]] = {}
     for code in all_codes(compiled):
         if (code.co_name, code.co_firstlineno) in nodes:
             node, first, last = nodes[code.co_name, code.co_firstlineno]
-            functions.setdefault(key_of(code), []).append((first, last, *_digest_of_tree(node)))
+            functions.setdefault(key_of(code), []).append((first, last, *_digest_of_function(node)))
     return Listing(functions, dict(_classes(tree.body, "")))
 
 
-def _steadily(build: Callable[[], T]) -> T:
+def steadily(build: Callable[[], T]) -> T:
     """Python 3.11 raises SystemError now and then when threads make syntax trees at the same time (its issue 106905)."""
     for _ in range(20):
         with contextlib.suppress(SystemError):
@@ -203,14 +203,21 @@ def _defs(tree: ast.Module) -> _Nodes:
 
 
 def _lambdas(tree: ast.Module, line: int) -> _Nodes:
-    """All lambdas. Several may stand on one line, so each is given a line of its own beyond the last."""
+    """All lambdas. Several may stand on one line, so each is moved to lines of its own beyond the last.
+
+    It is moved as a whole: what the compiler makes of it depends on which parts of it are on one line.
+    """
     found: _Nodes = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Lambda):
-            line += 1
-            found["<lambda>", line] = node, *_span(node)
-            node.lineno = node.end_lineno = line
-            node.end_col_offset = node.col_offset
+    lambdas = [(node, *_span(node)) for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
+    for node, first, last in lambdas:  # those inside others come later, and are moved again
+        line += 1
+        found["<lambda>", line] = node, first, last
+        distance = line - node.lineno
+        for part in ast.walk(node):
+            if isinstance(part, (ast.expr, ast.arg, ast.keyword)):
+                part.lineno += distance
+                part.end_lineno = (part.end_lineno or part.lineno) + distance
+        line += last - first
     return found
 
 
@@ -236,19 +243,30 @@ _STATEMENTS = frozenset(["body", "orelse", "finalbody"])
 _HOLD_STATEMENTS = _STATEMENTS | {"handlers", "cases"}
 
 
-def _digest_of_tree(function: _Function) -> tuple[bytes, frozenset[str], tuple[tuple[str, int, str | None, bool], ...]]:
+def _digest_of_function(
+    function: _Function,
+) -> tuple[bytes, frozenset[str], tuple[tuple[str, int, str | None, bool], ...]]:
     """The digest of a function's own tree, the names in it, and the imports in it (see `Import`).
 
     A function's name, decorators and defaults are not in its tree: callers see what the name is bound to, and what is
-    bound there carries the decorators' and the defaults' effects. The tree is written down node by node,
-    `(Kind field... )`, with a stack of its own: a long chain of `elif` or `+` is deeper than the interpreter's.
+    bound there carries the decorators' and the defaults' effects.
     """
     root: Any = copy.copy(function)
     parameters: Any = copy.copy(function.args)
     parameters.defaults = parameters.kw_defaults = []
     root.name, root.decorator_list, root.args = None, [], parameters
+    return digest_of_tree(root)
+
+
+def digest_of_tree(root: ast.AST) -> tuple[bytes, frozenset[str], tuple[tuple[str, int, str | None, bool], ...]]:
+    """The digest of a tree, the names in it, and the imports in it (see `Import`).
+
+    The tree is written down node by node, `(Kind field... )`, with a stack of its own: a long chain of `elif` or `+` is
+    deeper than the interpreter's.
+    """
     out, names, imports = list[str](), set[str](), list[tuple[str, int, str | None, str]]()
     bare = set[str]()  # names used otherwise than in `name.attribute`
+    checks = False
     stack: list[Any] = [root]
     while stack:
         node = stack.pop()
@@ -268,7 +286,9 @@ def _digest_of_tree(function: _Function) -> tuple[bytes, frozenset[str], tuple[t
             names.add(node.value.id)
             out.append(f"(Attribute {node.attr} (Name {node.value.id}))")
             continue
-        if kind is ast.Import:
+        if kind is ast.Assert:
+            checks = True
+        elif kind is ast.Import:
             imports += [(each.name, 0, None, each.asname or each.name.partition(".")[0]) for each in node.names]
         elif kind is ast.ImportFrom:
             imports += [(node.module or "", node.level, each.name, each.asname or each.name) for each in node.names]
@@ -290,7 +310,9 @@ def _digest_of_tree(function: _Function) -> tuple[bytes, frozenset[str], tuple[t
                 stack.append(_item(value))
                 stack.append(one)
     found = tuple([(module, level, name, bound in bare) for module, level, name, bound in imports])
-    return hashed("tree", "".join(out)), frozenset(names), found
+    # With `python -O`, there are no assertions, and `__debug__` is false.
+    optimized = ["-O"] if sys.flags.optimize and (checks or "__debug__" in names) else []
+    return hashed("tree", "".join(out), *optimized), frozenset(names), found
 
 
 @functools.cache
@@ -306,8 +328,10 @@ def _item(value: object) -> object:
 
 
 def _does_something(node: Any) -> bool:
-    """Not so docstrings, `pass`, `...`, and a bare `x: int`."""
+    """Not so docstrings, `pass`, `...`, a bare `x: int`, and what is there for type checkers."""
     kind = node.__class__
+    if kind is ast.If and _is_for_checkers(node):
+        return bool(node.orelse)
     if kind is ast.Expr:
         return node.value.__class__ is not ast.Constant
     return kind is not ast.Pass and not (kind is ast.AnnAssign and node.value is None)
@@ -315,6 +339,14 @@ def _does_something(node: Any) -> bool:
 
 def _assignment(node: ast.AnnAssign) -> ast.stmt:
     return node if node.value is None else ast.Assign([node.target], node.value)
+
+
+def _is_for_checkers(node: ast.If) -> bool:
+    return getattr(node.test, "id", None) == "TYPE_CHECKING" or getattr(node.test, "attr", None) == "TYPE_CHECKING"
+
+
+def _without_checks(node: ast.If) -> ast.If:
+    return ast.If(ast.Constant(False), [], node.orelse) if _is_for_checkers(node) else node
 
 
 def _with_annotations(node: ast.ClassDef) -> ast.ClassDef:
@@ -351,6 +383,7 @@ def _joined(node: ast.JoinedStr) -> ast.JoinedStr:
 _NORMALIZERS: dict[type[ast.AST], Callable[[Any], ast.AST]] = {
     ast.AnnAssign: _assignment,
     ast.ClassDef: _with_annotations,
+    ast.If: _without_checks,
     ast.JoinedStr: _joined,
 }
 

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..bulk import hasher
+from ..errors import FingerprintError
 from ..modules import loaded
 from .arrays import content
-from .kinds import Describe, Parts, refuse
+from .kinds import Describe, Parts, name_of
 
 
 def describer(kind: type) -> Describe | None:
@@ -190,10 +191,35 @@ def _polars_content(series: Any) -> list[Any]:
     return [series.to_list()]
 
 
+def _polars_plan(plan: Any) -> Parts:
+    """A plan, not its result. The files that it will read count by their names."""
+    pl: Any = sys.modules["polars"]
+    try:
+        steps = plan.serialize() if isinstance(plan, pl.LazyFrame) else plan.meta.serialize()
+    except Exception as error:
+        raise FingerprintError(name_of(type(plan))) from error
+    if any(mark in steps for mark in _PYTHON_IN_PLAN):
+        why = TypeError("it calls a Python function, and its plan does not tell what that does")
+        raise FingerprintError(name_of(type(plan))) from why
+    return Parts("polars plan", [type(plan).__name__, steps])
+
+
+# How plans begin to write a function: polars' own words for one, and the pickle of one, also byte by byte as numbers.
+_PYTHON_IN_PLAN = (
+    b"PLPYFN",
+    b"PLPYUDF",
+    b"\xacOpaquePython",
+    b"\xaaPythonScan",
+    b"\x80\x05\x95",
+    b"\xcc\x80\x05\xcc\x95",
+)
+
+
 _POLARS: dict[str, Describe] = {
     "DataFrame": _polars_frame,
     "Series": _polars_series,
-    "LazyFrame": refuse,  # a plan: what it reads is not in it
+    "LazyFrame": _polars_plan,
+    "Expr": _polars_plan,
 }
 
 
@@ -201,27 +227,79 @@ _POLARS: dict[str, Describe] = {
 
 
 def _arrow_table(table: Any) -> Parts:
-    metadata = [table.schema.metadata, *(field.metadata for field in table.schema)]
-    columns = [part for name, column in zip(table.column_names, table.columns, strict=True) for part in (name, column)]
-    return Parts("pyarrow.Table", [type(table).__name__, table.num_rows, metadata, *columns])
+    schema = [table.schema.metadata, *map(_arrow_field, table.schema)]
+    return Parts("pyarrow.Table", [type(table).__name__, table.num_rows, schema, *table.columns])
+
+
+def _arrow_field(field: Any) -> list[Any]:
+    return [field.name, *_arrow_type(field.type), field.nullable, field.metadata]
+
+
+def _arrow_type(kind: Any) -> list[Any]:
+    """The type, with what its text leaves out: what the fields inside it are and whether they can be missing."""
+    pa: Any = sys.modules["pyarrow"]
+    if pa.types.is_dictionary(kind):
+        return ["dictionary", str(kind.index_type), kind.ordered, *_arrow_type(kind.value_type)]
+    if isinstance(kind, pa.BaseExtensionType):
+        return [str(kind), type(kind), kind.extension_name, *_arrow_type(kind.storage_type)]
+    if pa.types.is_run_end_encoded(kind):
+        return ["run ends", str(kind.run_end_type), *_arrow_type(kind.value_type)]
+    return [str(kind), *(_arrow_field(kind.field(at)) for at in range(kind.num_fields))]
 
 
 def _arrow_array(array: Any) -> Parts:
-    return Parts("pyarrow.Array", [str(array.type), *_arrow_content(array)])
+    return Parts("pyarrow.Array", [_arrow_type(array.type), *_arrow_content(array)])
+
+
+def _arrow_scalar(scalar: Any) -> Parts:
+    pa: Any = sys.modules["pyarrow"]
+    if isinstance(scalar.type, pa.BaseExtensionType):
+        return Parts("pyarrow.Scalar", [_arrow_type(scalar.type), scalar.value])
+    return Parts("pyarrow.Scalar", [pa.repeat(scalar, 1)])
 
 
 def _arrow_content(array: Any) -> list[Any]:
+    """The content of an array or a chunked one, as numbers where it can be: Python's own times end at microseconds."""
     pa: Any = sys.modules["pyarrow"]
-    kind, chunks = array.type, getattr(array, "chunks", [array])
+    types, kind = pa.types, array.type
+    chunks = getattr(array, "chunks", [array]) or [pa.nulls(0, kind)]
+    if isinstance(kind, pa.BaseExtensionType):
+        return _arrow_content(_of_chunks([chunk.storage for chunk in chunks]))
+    if types.is_dictionary(kind):
+        order = [chunk.dictionary for chunk in chunks] if kind.ordered else []  # it has a meaning
+        order = [each for at, each in enumerate(order) if each not in order[:at]]
+        return [order, *_arrow_content(_of_chunks([chunk.dictionary_decode() for chunk in chunks]))]
+    if types.is_run_end_encoded(kind):
+        decode = sys.modules["pyarrow.compute"].run_end_decode
+        return _arrow_content(_of_chunks([decode(chunk) for chunk in chunks]))
     nulls = content(array.is_null().to_numpy(**({} if hasattr(array, "chunks") else {"zero_copy_only": False})))
-    if any(check(kind) for check in (pa.types.is_string, pa.types.is_large_string)):
+    if types.is_string(kind) or types.is_large_string(kind):
         return [len(array), nulls, *_arrow_text((chunk.cast(pa.large_string()) for chunk in chunks), array.nbytes)]
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+    if types.is_temporal(kind) and not types.is_interval(kind):
+        kind = pa.int32() if kind.bit_width == 32 else pa.int64()
+        chunks = [chunk.cast(kind) for chunk in chunks]
+    if types.is_integer(kind) or types.is_floating(kind):
         numbers = hasher(array.nbytes)
         for chunk in chunks:
             numbers.update(chunk.fill_null(0).to_numpy(zero_copy_only=False).view("u1"))
         return [len(array), nulls, numbers.digest(16)]
+    if types.is_struct(kind):
+        fields = zip(*(chunk.flatten() for chunk in chunks), strict=True)
+        return [len(array), nulls, *(_of_chunks(list(field)) for field in fields)]
+    if types.is_map(kind):
+        pairs = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+        return _arrow_content(_of_chunks([chunk.cast(pa.list_(pairs)) for chunk in chunks]))
+    if types.is_union(kind):
+        return [[part for value in array for part in (value.type_code, value.value)]]
+    if hasattr(chunks[0], "value_lengths"):  # a list of some kind
+        lengths = _of_chunks([chunk.value_lengths() for chunk in chunks])
+        return [len(array), nulls, lengths, _of_chunks([chunk.flatten() for chunk in chunks])]
     return [len(array), nulls, array.to_pylist()]
+
+
+def _of_chunks(chunks: list[Any]) -> Any:
+    pa: Any = sys.modules["pyarrow"]
+    return pa.chunked_array(chunks, chunks[0].type)
 
 
 def _arrow_text(chunks: Iterable[Any], size: int) -> tuple[bytes, bytes]:
@@ -243,4 +321,5 @@ _ARROW: dict[str, Describe] = {
     "RecordBatch": _arrow_table,
     "Array": _arrow_array,
     "ChunkedArray": _arrow_array,
+    "Scalar": _arrow_scalar,
 }

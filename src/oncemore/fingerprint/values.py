@@ -12,7 +12,9 @@ Two schemes; which one applies follows from the content alone.
 from __future__ import annotations
 
 import gc
+import io
 import pickle
+import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -20,8 +22,9 @@ from typing import Any
 from blake3 import blake3
 
 from ..errors import FingerprintError
+from ..modules import is_project_module
 from .cycles import colours
-from .kinds import Parts
+from .kinds import Parts, name_of
 from .objects import describe, register_identity
 
 __all__ = ["Digests", "digest", "identity", "register_identity"]
@@ -32,6 +35,7 @@ _DATA = SCALARS | _CONTAINERS
 _DEEPEST = 64  # levels of plain data that are pickled; more would be a risk to the C stack
 _LARGEST = 1 << 24  # elements of plain data that are pickled; sharing can unfold to more than there are atoms
 _CHUNK = 2000
+_OPEN_MODULES = frozenset(["builtins", "collections", "functools", "types", "_thread"])  # whose objects are looked into
 
 
 def digest(value: Any) -> bytes:
@@ -167,6 +171,16 @@ class _Node:
         self.index = self.low = index  # Tarjan's numbers: where its cycle was entered
 
 
+def _holder(path: list[_Node]) -> int | None:
+    """Where the way enters a library's own object, never to come out: what lies inside is no business of the user's."""
+    inside = None
+    for at, node in enumerate(path):
+        kind = type(node.value)
+        if node.parts.by == "attribute" and kind.__module__.partition(".")[0] not in sys.stdlib_module_names:
+            inside = None if is_project_module(kind.__module__) else at if inside is None else inside
+    return inside
+
+
 def _digest_of_parts(parts: Parts, digests: dict[int, bytes]) -> bytes:
     """Scalars stand for themselves, other parts are replaced by their digests; it says where."""
     tag, children, _, unordered = parts
@@ -184,9 +198,14 @@ class Digests:
 
     What has been met is looked at once, however many values share it and however often it is asked for. So the answers
     are those of the time of the walk: after the objects may have changed, a new walk tells whether they have.
+
+    A `tolerant` walk takes what has no stable identity by its type, and lists it in `opaque`. An object of a library's that
+    leads to such a thing is taken so as a whole: nobody else knows what the state of a client means.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, tolerant: bool = False) -> None:
+        self.opaque: dict[int, object] = {}
+        self._tolerant = tolerant
         self._memo: dict[int, bytes | _Plain | _Node] = {}
         self._alive: list[object] = []  # an id in the memo is only good while its object lives
         self._columns: dict[int, list[bytes]] = {}
@@ -219,13 +238,13 @@ class Digests:
         memo, path = self._memo, self._path
         outcome: bytes | _Plain | _Node | None
         try:
-            outcome = self._enter(value)
+            outcome = self._try(value)
             while path:
                 node = path[-1]
                 for at in node.todo:
                     node.at, child = at, node.parts.children[at]
-                    outcome = memo.get(id(child)) or self._enter(child)
-                    if outcome is None:
+                    outcome = memo.get(id(child)) or self._try(child)
+                    if outcome is None or path[-1:] != [node]:
                         break
                     node.found[at] = outcome
                 else:
@@ -233,15 +252,39 @@ class Digests:
                     if path:
                         path[-1].found[path[-1].at] = left
         except BaseException as error:
-            where = "".join(node.parts.way_to(node.at) for node in path)
+            holder = _holder(path)
+            where = "".join(node.parts.way_to(node.at) for node in (path if holder is None else path[:holder]))
+            kind = None if holder is None else name_of(type(path[holder].value))
             for node in (*path, *self._waiting):  # nothing is known of them
                 memo.pop(id(node.value), None)
             path.clear()
             self._waiting.clear()
             if isinstance(error, FingerprintError):
-                raise FingerprintError(error.kind, where + error.path) from error.__cause__
+                raise FingerprintError(kind or error.kind, where + error.path) from error.__cause__
             raise
         return outcome
+
+    def _try(self, value: Any) -> bytes | _Plain | None:
+        """Enter a value, or take it by its type if it has no identity and the walk is tolerant."""
+        try:
+            return self._enter(value)
+        except FingerprintError:
+            first = next((i for i, node in enumerate(self._path) if _is_of_library(node.value)), None)
+            if not self._tolerant or (first is None and _is_used_up(value)):
+                raise
+        if first is not None:
+            value, index = self._path[first].value, self._path[first].index
+            given_up = [*self._path[first + 1 :], *(node for node in self._waiting if node.index > index)]
+            for node in given_up:
+                self._memo.pop(id(node.value), None)
+            self._waiting = [node for node in self._waiting if node.index < index]
+            del self._path[first:]
+        self.opaque[id(value)] = value
+        kind = type(value)
+        self._memo[id(value)] = found = plain_digest((kind.__module__, kind.__qualname__), b"opaque")
+        if first is not None and self._path:
+            self._path[-1].found[self._path[-1].at] = found
+        return found
 
     def _enter(self, value: Any) -> bytes | _Plain | None:
         """What is found out about a new value at once; None: it is on the path now."""
@@ -300,6 +343,18 @@ class Digests:
         for member, found_digest in zip(cycle, _digests_of_cycle(cycle), strict=True):
             self._memo[id(member.value)] = found_digest
         return self._memo[id(node.value)]  # type: ignore[return-value]
+
+
+def _is_used_up(value: object) -> bool:
+    """Whether reading takes something away that nobody sees: how far an iterator has come, what is left in a queue."""
+    kind = type(value)
+    return (hasattr(kind, "__next__") and not isinstance(value, io.IOBase)) or hasattr(kind, "get_nowait")
+
+
+def _is_of_library(value: object) -> bool:
+    """Whether this is an object of a class that is neither the project's nor one of Python's containers."""
+    module = str(type(value).__module__)
+    return module not in _OPEN_MODULES and not is_project_module(module)
 
 
 def _known_digests(node: _Node) -> dict[int, bytes]:

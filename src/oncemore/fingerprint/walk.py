@@ -4,17 +4,21 @@ The walk knows two ways of reaching something. A *place* is a name in a module: 
 places by their names, so each place is described once, on its own, and refers to others by name only: mutual recursion
 ends there, and no answer depends on which function was asked first. What has no place of its own (a lambda in a dict, a
 closure) is described where it is found, with everything it holds; it may hold itself, so it is numbered as it is met.
+
+Data that can change is not part of the code: it is listed in `data`, under the name of the place where it was found.
 """
 
 from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Callable, Generator
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from enum import EnumMeta
 from importlib.util import resolve_name
-from types import FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from ..errors import FingerprintError
@@ -23,47 +27,67 @@ from ..modules import (
     is_importable_project,
     is_project_module,
     load_project_module,
+    module_of,
     name_of_namespace,
     project_folder,
 )
-from . import units, values
-from .classes import class_pieces
+from . import named, reach, units, values
+from .classes import class_pieces, has_schema
+from .data import ABSENT, DATA, Datum, Slot, in_class, in_mapping, is_constant
 from .reach import Import, Reads, reads
-from .syntax import hashed, own
-from .watch import Watch, containers_of
+from .syntax import UNREADABLE, hashed, own
+from .watch import Watch
 
 Space = dict[str, Any]
 Unit = FunctionType | type
 
-_ABSENT = object()
 _builtin_names: Space = builtins.__dict__
-_MODULE_NAMES = {*vars(ModuleType("any")), "__annotations__", "__builtins__", "__cached__", "__file__", "__path__"}
+_MODULE_NAMES = {*vars(ModuleType("any")), "__builtins__", "__cached__", "__file__", "__path__"} - {"__doc__"}
+
+# What code can read besides what things do; told by names in the code, or by functions of libraries that it uses.
+_REVEALING = {
+    "subclasses": reach.SUBCLASSES,
+    "docstrings": reach.DOCSTRINGS,
+    "schemas": reach.SCHEMAS,
+    "annotations": reach.ANNOTATIONS,
+    "modules": reach.MODULES,
+}
+# By their names, or those of their modules or packages: cattrs makes objects of the annotations of classes that it is given,
+# openai sends the schemas of classes, with their docstrings.
+_READERS = {
+    name: what
+    for what, names in {
+        "annotations": """
+            inspect.signature inspect.Signature inspect.getfullargspec inspect.get_annotations dataclasses.fields
+            typing.get_type_hints typing_extensions.get_type_hints attr._make.fields attr._make.fields_dict
+            pydantic.type_adapter.TypeAdapter pydantic.main.create_model pydantic._internal._validate_call
+            apischema beartype cattr cattrs cyclopts dacite desert jsonargparse mashumaro msgspec serde simple_parsing
+            typedload typeguard typer tyro
+        """,
+        "docstrings": "inspect.getdoc pydoc doctest",
+        "source": "inspect.getsource inspect.getsourcelines inspect.getcomments",
+        "schemas": """
+            anthropic cohere dspy google instructor langchain langchain_core langgraph litellm llama_index marvin mistralai
+            ollama openai outlines pydantic_ai
+        """,
+    }.items()
+    for name in names.split()
+}
+_NAMES_OF_MODULE = frozenset(["__name__", "__package__", "__path__", "__spec__"])
+_MANY = 1000  # texts in a global that may be names of modules
 
 
 # Who says, in this thread or task, what identifies the functions and classes met inside values.
-active: ContextVar[Walk | Known | None] = ContextVar("active", default=None)
+active: ContextVar[Walk | None] = ContextVar("active", default=None)
 
 
 @contextmanager
-def answering(walk: Walk | Known) -> Generator[None]:
+def answering(walk: Walk) -> Generator[None]:
     token = active.set(walk)
     try:
         yield
     finally:
         active.reset(token)
-
-
-class Known:
-    """The functions and classes that a finished walk met: for comparing values with themselves in the same process."""
-
-    def __init__(self) -> None:
-        self._met: dict[int, tuple[bytes, object]] = {}
-
-    def meet(self, unit: object) -> None:
-        self._met.setdefault(id(unit), (b"%d" % len(self._met), unit))
-
-    def unit(self, unit: object) -> bytes:
-        return self._met[id(unit)][0] if id(unit) in self._met else b"new"
 
 
 class Record(NamedTuple):
@@ -74,73 +98,193 @@ class Record(NamedTuple):
 
 
 class Walk:
-    """One walk from one function or class."""
+    """One walk from one function, class or module.
 
-    def __init__(self, root: Any, deep: bool) -> None:
+    `rebound` are names that its code is known to give new values, `aware` is what else it is known to read: the subclasses of
+    classes, docstrings, annotations, source, modules by computed names.
+    """
+
+    def __init__(
+        self, root: Any, deep: bool, rebound: frozenset[str] = frozenset(), aware: frozenset[str] = frozenset()
+    ) -> None:
         self.records: dict[str, Record] = {}
+        self.data: dict[str, Datum] = {}
         self.watch = Watch()
-        self.known = Known()
+        self.known: dict[int, object] = {}  # the functions and classes that were met in values
+        self.stored = set(rebound)  # names that the code gives values
+        self._taken: set[str] = set()  # names that count in another way if they are among those
+        self._rebound = rebound
+        self.aware = set(aware)
+        self._aware = aware
+        self._texts: set[tuple[str, str]] = set()  # with the packages that they stand in
+        self._attributes: set[str] = set()  # all that the code takes from anything
+        self._libraries: dict[int, ModuleType] = {}
+        self._library_classes: dict[int, type] = {}
+        self._trail: list[str] = []  # how the data that is met now was reached
+        self._slot: Slot | None = None  # and where it is bound, if it is bound to a name
+        self._listed: dict[int, object] = {}
+        self._open: set[int] = set()  # data that is being looked at
         self.foreign: set[str] = set()
         self._deep = deep
         self._root = root
         self._root_space = units.space_of(root)
+        self._owners: dict[str, Any] = {}  # classes, and members of enumerations
         self._labels: dict[int, str] = {}
         self._spaces: dict[str, Space] = {}
         self._places: dict[tuple[int, str], Space] = {}
         self._queue: list[tuple[Space, str]] = []
         self._tokens: dict[int, tuple[bytes, object]] = {}
         self._numbers: dict[int, int] | None = None
-        self._met = 0
 
     def run(self) -> None:
         """Fill `records` and `watch`."""
         with answering(self):
             units.describe_root(self, self._root)
-            while self._queue:
-                self._place(*self._queue.pop())
+            while True:
+                while self._queue:
+                    self._place(*self._queue.pop())
+                if self._deep:
+                    self._by_name()
+                    self._patched()
+                if not self._queue:
+                    break
         self.watch.seal()
 
     def record(self, name: str, describe: Callable[[], bytes], about: object) -> None:
         """Keep a part's digest; an error in making it names the part."""
+        self._trail.append(name)
         try:
             self.records[name] = Record(describe(), about)
         except FingerprintError as error:
             raise FingerprintError(error.kind, error.path, error.part or name) from error
+        finally:
+            self._trail.pop()
 
     # --- what values ask -------------------------------------------------------------------------------------------
 
+    def in_value(self, unit: Unit) -> bytes:
+        """A function or class in a value: by its place if it has one, else by itself, whatever is being described around it."""
+        self.known.setdefault(id(unit), unit)
+        if unit is self._root:
+            return hashed("itself")
+        placed = self._by_place(unit) if units.is_project_unit(unit) else None
+        if placed is None and id(unit) not in self._tokens:
+            around, self._numbers = self._numbers, None
+            try:
+                self._numbered(unit)
+            finally:
+                self._numbers = around
+        return placed or self._tokens[id(unit)][0]
+
+    def module(self, module: ModuleType) -> bytes:
+        """A module of the project that is used as a value: any of its names may be read."""
+        self.known.setdefault(id(module), module)
+        if self._deep:
+            self._whole(vars(module))
+        return hashed("module", self.label(vars(module)))
+
     def unit(self, unit: Unit) -> bytes:
         """A function or class: by its place if it has one."""
-        self._met += 1
-        self.known.meet(unit)
         if unit is self._root:
             return hashed("itself")
         if units.is_project_unit(unit):
             return self._by_place(unit) or self._numbered(unit)
         return self.foreigner("class", unit) if isinstance(unit, type) else self._numbered(unit)
 
-    def data(self, value: object) -> bytes:
-        """A value by its content."""
-        found, met = containers_of(value), self._met
-        if found is not None:
-            self.watch.containers(found)
+    def value(self, value: object) -> bytes:
+        """A constant by its content; for anything else it only counts that it is there."""
+        bound = self._slot is not None and self._slot.get() is value
+        if is_constant(value) and not (bound and self._slot is not None and self._is_rebound(self._slot.name)):
             return values.digest(value)
-        digest = again = values.digest(value)
-        if self._met != met:  # functions in it: from now on, they are compared as the objects that they are
-            with answering(self.known):
-                again = values.digest(value)
-        self.watch.value(value, again)
-        return digest
+        self.list(value, self._slot if bound else None)
+        return DATA
+
+    def list(self, value: object, slot: Slot | None) -> None:
+        """List data under the way that led to it."""
+        if slot is None and id(value) in self._listed:
+            return  # known by another name
+        self._listed[id(value)] = value
+        name = " ".join(self._trail)
+        while name in self.data:
+            name += "'"
+        if slot is not None and slot.space is not None:
+            self.watch.leave_out(slot.space, slot.name)
+        self.data[name] = Datum(name, value, slot)
+        if id(value) not in self._open:  # else it contains what led here
+            self._open.add(id(value))
+            try:
+                self.data[name].digest()  # leads to the functions and classes in it
+            finally:
+                self._open.discard(id(value))
 
     def describe(self, value: object) -> bytes:
         """Whatever a name, a cell, a default or an attribute of a class holds."""
         return self.unit(value) if units.is_unit(value) else units.describe(self, value)
 
+    def describe_at(self, word: str, value: object, slot: Slot | None = None) -> bytes:
+        """The same of something that is reached under a word, and maybe bound there."""
+        before, self._slot = self._slot, slot
+        self._trail.append(word)
+        try:
+            return self.describe(value)
+        finally:
+            self._trail.pop()
+            self._slot = before
+
     def foreigner(self, kind: str, named: Any) -> bytes:
         """Code that is not the project's: its name counts."""
         module, name = units.names_of(named)
         self.foreign.add(module.partition(".")[0])
+        self._meet(module, name)
+        if isinstance(named, type) and module != "builtins":
+            self._library_classes[id(named)] = named
         return hashed("foreign", kind, module, name, units.binary_of(module))
+
+    def _meet(self, module: str, name: str) -> None:
+        """A library's function or class that the code uses: some read what is of no account otherwise."""
+        for known in (f"{module}.{name}", module, module.partition(".")[0]):
+            if known in _READERS:
+                self.aware.add(_READERS[known])
+
+    def subclasses(self, klass: type) -> Sequence[bytes]:
+        """The project's subclasses of a class, if the code looks for any."""
+        if "subclasses" not in self._aware or klass is object or klass is type:
+            return []
+        seen: list[type] = list(self.watch.several(lambda: type.__subclasses__(klass)))  # type: ignore[arg-type]
+        # Of several with one name, the last: the others were replaced, and are there until they are collected.
+        known = {(module_of(each), each.__qualname__): each for each in seen if units.is_project_unit(each)}
+        return [self.unit(each) for (module, _), each in known.items() if module in sys.modules]
+
+    def also(self, unit: Unit) -> Sequence[bytes | str]:
+        """What counts of a function or class only where the code reads such: its docstring, its annotations, its source."""
+        found: list[bytes | str] = []
+        if "docstrings" in self._aware or ("schemas" in self._aware and has_schema(unit)):
+            found += ["docstring", units.docstring(unit)]
+        if "annotations" in self._aware:
+            found.append("annotations")
+            for name, kind in units.annotated(unit):
+                found += [name, self.annotation(name, kind, unit)]
+        if "source" in self._aware:
+            found += ["source", units.source(unit)]
+        return found
+
+    def annotation(self, name: str, kind: object, unit: Unit) -> bytes:
+        """An annotation of a function or class: what it is, or its text and what that names."""
+        if not isinstance(kind, str):
+            return self.describe_at(f"annotation `{name}`", kind)
+        space = units.space_of(unit) if self._deep else None
+        if space is not None:
+            self._follow_text(kind, space)
+        return hashed("text", kind)
+
+    def _follow_text(self, text: str, space: Space) -> None:
+        """The names in a text that is an expression, or a program."""
+        try:
+            code = compile(text.strip(), "<text>", "exec", dont_inherit=True)
+        except UNREADABLE:
+            return
+        for chain in reads(code).chains:
+            self._follow(space, chain, True)
 
     # --- functions and classes -------------------------------------------------------------------------------------
 
@@ -149,16 +293,50 @@ class Walk:
         if isinstance(unit, type):
             self.watch.klass(unit)
             space = units.space_of(unit)
-            label = canonical_name(unit.__module__) if space is None else self.label(space)
+            label = canonical_name(module_of(unit)) if space is None else self.label(space)
+            self._owners[f"class `{label}.{unit.__qualname__}`"] = unit
+            if isinstance(unit, EnumMeta):
+                members: dict[str, Any] = dict(unit.__members__)
+                for name, member in members.items():
+                    self._owners[f"member `{label}.{unit.__qualname__}.{name}`"] = vars(member)
             return hashed("class", label, unit.__qualname__, *class_pieces(self, unit))
         if not units.is_project_unit(unit):
             return hashed(self.foreigner("function", unit), *units.carried(self, unit))
         pieces: list[bytes | str] = ["function", unit.__name__, self.scan(unit)]
         if reads(unit.__code__).chains:
             pieces.append(self.label(unit.__globals__))
-        for name, value in units.held(self.watch, unit):
-            pieces += [name, b"" if value is units.EMPTY else self.describe(value)]
+        for name, value, slot in units.held(unit):
+            pieces += [name, self.held(name, value, slot)]
         return hashed(*pieces)
+
+    def held(self, name: str, value: object, slot: Slot | None) -> bytes:
+        """What a function carries along under a name."""
+        listed = len(self.data)
+        found = self._absent(slot) if value is ABSENT else self.describe_at(name, value, slot)
+        if slot is not None and (len(self.data) == listed or not units.is_data(value)):
+            self.watch.bound(slot.get, value)
+        return found
+
+    def _absent(self, slot: Slot | None) -> bytes:
+        if slot is not None and self._is_rebound(slot.name):
+            self.list(ABSENT, slot)
+            return DATA
+        return hashed("absent")
+
+    def _is_rebound(self, name: str) -> bool:
+        """Whether the code gives the name new values; if not known yet, it will be after this walk (see `incomplete`)."""
+        self._taken.add(name)
+        return name in self._rebound
+
+    @property
+    def spaces(self) -> dict[str, Any]:
+        """The modules, classes and enumerations that the code reaches: it may bind names in them by any means."""
+        return {**{f"module `{label}`": space for label, space in self._spaces.items()}, **self._owners}
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a name was taken for one that the code leaves alone, and is not; or the code reads more than was known."""
+        return not self._rebound.issuperset(self._taken & self.stored) or not self.aware <= self._aware
 
     def _numbered(self, unit: Unit) -> bytes:
         """What has no place: described in full where it is met first, from there on by its number."""
@@ -203,13 +381,13 @@ class Walk:
 
     def _look(self, space: Space, name: str) -> Any:
         first, *rest = name.split(".")
-        value = space.get(first, _ABSENT)
-        if value is _ABSENT:
+        value = space.get(first, ABSENT)
+        if value is ABSENT:
             self.watch.absence(space, first)
-            return _ABSENT
+            return ABSENT
         self.watch.name(space, first, value)
         for word in rest:
-            value = vars(value).get(word, _ABSENT)
+            value = vars(value).get(word, ABSENT)
         return value
 
     def _place(self, space: Space, name: str) -> None:
@@ -222,22 +400,38 @@ class Walk:
             and bare.__qualname__ == name
             and units.home_of(bare) is space
         ):
-            self.known.meet(bare)
             kind = "class" if isinstance(bare, type) else "helper"
             shown = name if space is self._root_space else f"{label}.{name}"
             self.record(f"{kind} `{shown}`", lambda: hashed(self.token(bare), units.step_part(self, value)), bare)
             return
         part = f"global `{label}.{name}`"
-        if value is _ABSENT:
-            self.record(part, lambda: hashed("absent"), None)
+        slot = in_mapping(space, name) if "." not in name else None
+        self._slot = slot
+        if value is ABSENT:
+            self.record(part, lambda: self._absent(slot), None)
+        elif name == "__doc__":
+            self.record(part, lambda: hashed("docstring", units.undented(value)), value)
+        elif isinstance(value, ModuleType) and is_project_module(value.__name__):
+            self.record(
+                part, lambda: hashed("module", self.label(vars(value))), value
+            )  # its names are visited one by one
+        elif isinstance(value, type) and not units.is_project_unit(value) and self.subclasses(value):
+            self.record(part, lambda: hashed(self.describe(value), *self.subclasses(value)), value)
         else:
-            self.record(part, lambda: self._in_project(value, space) or self.describe(value), value)
+            self.record(part, lambda: self._in_project(value, slot, space) or self.describe(value), value)
+        self._slot = None
+        self._meet(module_of(type(value)), type(value).__qualname__)
+        if "modules" in self._aware:
+            self._texts.update((str(space.get("__package__") or ""), text) for text in _texts_in(value))
+        if part in self.data:
+            del self.records[part]  # it is listed as what it is
 
-    @staticmethod
-    def _in_project(value: object, space: Space) -> bytes | None:
+    def _in_project(self, value: object, slot: Slot | None, space: Space) -> bytes | None:
         """A path into the project's own folder: the folder may move."""
         kind, folder = type(value), project_folder(space)
         if folder is None or not (kind is str or kind.__module__ in ("pathlib", "pathlib._local")):
+            return None
+        if slot is not None and self._is_rebound(slot.name):
             return None
         text = str(value)
         inside = (text + os.sep).startswith(folder + os.sep)
@@ -250,48 +444,147 @@ class Walk:
         self.watch.function(function)
         code = function.__code__
         known = own(code, function.__globals__)
+        found = reads(code)
+        self.stored |= found.stored
+        self._attributes |= found.attributes
+        self.aware.update(what for what, words in _REVEALING.items() if words & found.reveals)
         if self._deep:
-            found = reads(code)
+            if any(_is_builtin(word, function.__globals__) for word in found.reveals & reach.GLOBALS):
+                self._whole(function.__globals__)
+                for text in found.texts:
+                    self._follow_text(text, function.__globals__)
+            if "modules" in self._aware:
+                self._note_names(function.__globals__, found)
+            for name in found.assigned:
+                self.visit(function.__globals__, name)
             for chain in found.chains:
                 if known.names is None or _stands_in(chain[0], known.names):
                     self._follow(function.__globals__, chain, chain[0] in found.maybe)
             for wanted in known.imports:
                 self._import(wanted, function.__globals__, found)
-        return known.digest
+        also = self.also(function)
+        return hashed(known.digest, *also) if also else known.digest
+
+    def _note_names(self, space: Space, found: Reads) -> None:
+        """The texts in a function that may be names of modules."""
+        package = str(space.get("__package__") or "")
+        self._texts.update((package, text) for text in found.texts)
+        if found.reveals & reach.MODULES and any(chain[0] in _NAMES_OF_MODULE for chain in found.chains):
+            self._texts.add((package, "."))
+            if "sys.modules" in found.reveals:  # sys.modules[__name__]
+                self._whole(space)
 
     def _follow(self, space: Space, chain: tuple[str, ...], maybe: bool) -> None:
         name, rest = chain[0], chain[1:]
-        if name in _MODULE_NAMES:
+        if name in _MODULE_NAMES or (maybe and name == "__annotations__"):
             return
-        value = space.get(name, _ABSENT)
-        if value is _ABSENT and (maybe or name in _builtin_names):
+        value = space.get(name, ABSENT)
+        if value is ABSENT and (maybe or name in _builtin_names):
             self.watch.absence(space, name)
-            if name in ("eval", "exec", "globals"):
-                self._whole(space)
             value = _builtin_names.get(name)
             if isinstance(value, FunctionType) and units.is_project_unit(value):
                 self.visit(_builtin_names, name)
             return
         self.visit(space, name)
+        if value is eval or value is exec or value is globals:  # under another name
+            self._whole(space)
         while isinstance(value, ModuleType) and is_project_module(value.__name__):
             space = vars(value)
             if not rest:
                 self._whole(space)
                 return
             name, rest = rest[0], rest[1:]
+            if name == "__dict__":
+                self._whole(space)
+            elif name in _NAMES_OF_MODULE and "modules" in self._aware:
+                self._texts.add((str(space.get("__package__") or ""), "."))
             if name in _MODULE_NAMES:
                 return
             self.visit(space, name if name in space or "__getattr__" not in space else "__getattr__")
             value = space.get(name)
-        if type(value) is FunctionType and rest and rest[0] in value.__dict__ and rest[0][:2] != "__":
+        if isinstance(value, ModuleType):
+            self._library(value, rest)
+            return
+        value = units.without_step(value)
+        if not rest or rest[0][:2] == "__":
+            return
+        if type(value) is FunctionType and (rest[0] in value.__dict__ or self._is_rebound(rest[0])):
             self._labels.setdefault(id(value.__dict__), f"{self.label(space)}.{name}")
             self.visit(value.__dict__, rest[0])
+        elif (
+            isinstance(value, type)
+            and units.is_project_unit(value)
+            and rest[0] not in vars(value)
+            and self._is_rebound(rest[0])
+        ):
+            self._trail.append(f"class `{self.label(space)}.{name}` attribute `{rest[0]}`")  # a new one
+            self.list(ABSENT, in_class(value, rest[0]))
+            self._trail.pop()
+
+    def _library(self, module: ModuleType, rest: tuple[str, ...]) -> None:
+        """A name in a library's module: the project may have bound it to something of its own."""
+        self._libraries[id(module)] = module
+        for name in rest:
+            member = vars(module).get(name, ABSENT)
+            if isinstance(member, ModuleType) and not is_project_module(member.__name__):
+                self._libraries[id(member)] = module = member
+                continue
+            if units.is_patch(vars(module), name, member) or (isinstance(member, type) and self.subclasses(member)):
+                self.visit(vars(module), name)
+            elif isinstance(member, (FunctionType, type, BuiltinFunctionType)):
+                self.watch.name(vars(module), name, member)
+                self._meet(*units.names_of(member))
+            return
+
+    def _patched(self) -> None:
+        """Functions of the project that were put into classes of the libraries which the code names."""
+        classes = dict(self._library_classes)
+        for module in self._libraries.values():
+            classes.update((id(kind), kind) for kind in list(vars(module).values()) if isinstance(kind, type))
+        for kind in classes.values():
+            for name in sorted(kind.__dict__.keys() & self._attributes):
+                value = kind.__dict__[name]
+                part = f"patch `{module_of(kind).partition('.')[0]}.{kind.__qualname__}.{name}`"
+                if part not in self.records and units.is_ours(value) and not units.is_project_unit(kind):
+                    self.watch.bound(in_class(kind, name).get, value)
+                    self.record(part, lambda: self.describe(value), value)  # noqa: B023
+
+    def _by_name(self) -> None:
+        """Modules that the code may load by names which it puts together, with what they import."""
+        found = [file for package, text in sorted(self._texts) for file in named.files_named(text, package)]
+        self._texts.clear()
+        while found:
+            name, path = found.pop()
+            part = f"module `{name}`"
+            if part in self.records:
+                continue
+            digest, imports = named.content(path)
+            self.records[part] = Record(digest, None)
+            package = name if os.path.basename(path) == "__init__.py" else name.rpartition(".")[0]
+            for module, level, member, _ in imports:
+                try:
+                    full = resolve_name("." * level + module, package)
+                except ImportError:
+                    continue
+                known = self._spaces.get(full)
+                if known is None:
+                    found += named.files_named(f"{full}.{member}" if member else full, "")
+                elif member is not None:
+                    self.visit(known, member)
 
     def _whole(self, space: Space) -> None:
-        """A module that is handed on as such: any of its names may be read."""
-        for name in list(space):
-            if not name.startswith("__"):
-                self.visit(space, name)
+        """A module that is handed on as such: any of its names may be read, and its own modules'."""
+        read = [name for name in ("__doc__", "__annotations__") if name in space and self._reads(name)]
+        for name in [*read, *(name for name in list(space) if not name.startswith("__"))]:
+            value = space[name]
+            new = (id(space), name) not in self._places
+            self.visit(space, name)
+            inside = f"{space.get('__name__')}."
+            if new and isinstance(value, ModuleType) and value.__name__.startswith(inside):
+                self._whole(vars(value))
+
+    def _reads(self, name: str) -> bool:
+        return ("docstrings" if name == "__doc__" else "annotations") in self._aware
 
     def _import(self, wanted: Import, space: Space, found: Reads) -> None:
         """An import in a body. The module is loaded if it is the project's: the body would do the same."""
@@ -302,6 +595,12 @@ class Walk:
             return
         if not is_importable_project(name):
             self.foreign.add(name.partition(".")[0])
+            module = sys.modules.get(name)
+            if module is not None and wanted.name is not None:
+                self._library(module, (wanted.name,))
+            elif module is not None:
+                for attribute in sorted(found.attributes.intersection(vars(module))):
+                    self._library(module, (attribute,))
         elif wanted.name is None:
             for end in [i for i, letter in enumerate(name + ".") if letter == "."]:
                 self._imported(load_project_module(name[:end]), wanted, found)
@@ -321,6 +620,24 @@ class Walk:
                 if (id(vars(module)), name) not in self._places:
                     self.visit(vars(module), name)
                     self._imported(vars(module)[name], wanted, found)
+
+
+def _is_builtin(word: str, space: Space) -> bool:
+    return space.get(word, _builtin_names.get(word)) is _builtin_names.get(word)
+
+
+def _texts_in(value: object) -> Iterator[str]:
+    """The texts in a value that consists of little else."""
+    pending, left = [value], _MANY
+    while pending and left:
+        each: Any = pending.pop()
+        left -= 1
+        if isinstance(each, str):
+            yield each
+        elif type(each) in (list, tuple, set, frozenset):
+            pending.extend(list(each)[:left])
+        elif type(each) is dict:
+            pending.extend([*each, *each.values()][:left])
 
 
 def _stands_in(name: str, names: frozenset[str]) -> bool:

@@ -2,47 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 import operator
-from collections.abc import Mapping
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, FunctionType
 from typing import Any
 
 _mro_of = operator.attrgetter("__mro__")
-
-# Objects that are the same as long as they are the same object. Functions and classes are watched by themselves.
-_FIXED: frozenset[type] = frozenset(
-    {type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice}
-    | {FunctionType, BuiltinFunctionType, ModuleType}
-)
-_CONTAINERS = frozenset({dict, list, set, tuple, frozenset})
-_FIXED_BY_NAME = frozenset(
-    [f"datetime.{name}" for name in ("date", "time", "datetime", "timedelta")]
-    + [f"{module}.{name}" for module in ("pathlib", "pathlib._local") for name in ("PosixPath", "PurePosixPath")]
-    + ["decimal.Decimal", "fractions.Fraction", "re.Pattern", "uuid.UUID"]
-)
-
-
-def containers_of(value: object) -> list[Any] | None:
-    """The containers that a small value consists of, if all else in it stays the same; None if not."""
-    found, pending, room = [], [value], 200
-    while pending:
-        each: Any = pending.pop()
-        kind = type(each)
-        if kind in _CONTAINERS:
-            room -= len(each)
-            if room < 0:
-                return None
-            found.append(each)
-            pending.extend(each)
-            pending.extend(each.values() if kind is dict else ())
-        elif not (
-            kind in _FIXED
-            or isinstance(each, (type, enum.Enum))
-            or f"{kind.__module__}.{kind.__qualname__}" in _FIXED_BY_NAME
-        ):
-            return None
-    return found
 
 
 class Watch:
@@ -51,12 +16,12 @@ class Watch:
     def __init__(self) -> None:
         self._spaces: dict[int, tuple[Mapping[str, Any], dict[str, Any], set[str]]] = {}
         self._functions: list[tuple[FunctionType, CodeType, object]] = []
-        self._cells: list[tuple[CellType, object]] = []
+        self._bound: list[tuple[Callable[[], object], object]] = []
         self._mappings: list[tuple[Mapping[Any, Any], list[Any], list[Any], list[int]]] = []
         self._classes: list[type] = []
         self._mros: list[object] = []
-        self._lists: list[tuple[Any, list[Any], list[int]]] = []
-        self.values: list[tuple[object, bytes]] = []  # what can change inside, and the digest it had
+        self._equal: dict[Callable[[], object], object] = {}
+        self._counted: list[tuple[Callable[[], Sequence[object]], list[int], Sequence[object]]] = []
 
     def name(self, space: Mapping[str, Any], name: str, seen: object) -> None:
         self._spaces.setdefault(id(space), (space, {}, set()))[1][name] = seen
@@ -64,13 +29,19 @@ class Watch:
     def absence(self, space: Mapping[str, Any], name: str) -> None:
         self._spaces.setdefault(id(space), (space, {}, set()))[2].add(name)
 
+    def leave_out(self, space: Mapping[str, Any], name: str) -> None:
+        """The name is bound to data, which is looked at on every call."""
+        _, seen, absent = self._spaces.setdefault(id(space), (space, {}, set()))
+        seen.pop(name, None)
+        absent.discard(name)
+
     def function(self, function: FunctionType) -> None:
         self._functions.append((function, function.__code__, function.__defaults__))
         if function.__kwdefaults__:
             self.mapping(function.__kwdefaults__)
 
-    def cell(self, cell: CellType, seen: object) -> None:
-        self._cells.append((cell, seen))
+    def bound(self, get: Callable[[], object], seen: object) -> None:
+        self._bound.append((get, seen))
 
     def mapping(self, mapping: Mapping[Any, Any]) -> None:
         values = list(mapping.values())
@@ -81,16 +52,14 @@ class Watch:
         self._mros.append(klass.__mro__)
         self.mapping(klass.__dict__)
 
-    def containers(self, found: list[Any]) -> None:
-        for each in found:
-            if isinstance(each, dict):
-                self.mapping(each)
-            else:
-                items = list(each)
-                self._lists.append((each, items, list(map(id, items))))
+    def equal(self, look: Callable[[], object]) -> None:
+        self._equal[look] = look()
 
-    def value(self, value: object, digest: bytes) -> None:
-        self.values.append((value, digest))
+    def several(self, look: Callable[[], Sequence[object]]) -> Sequence[object]:
+        """What the look-up gives now: several objects, the same ones each time."""
+        seen = look()
+        self._counted.append((look, list(map(id, seen)), seen))
+        return seen
 
     def seal(self) -> None:
         """Bring what was seen into the form in which it is compared fastest: long lists, compared in C."""
@@ -102,16 +71,16 @@ class Watch:
         self._absences = [(space, absent) for space, _, absent in self._spaces.values() if absent]
 
     def unchanged(self) -> bool:
-        """Whether every look-up still gives what it gave, but for `values`."""
+        """Whether every look-up still gives what it gave."""
         try:
             for space, get, ids in self._names:
                 if list(map(id, get(space))) != ids:
                     return False
-            for cell, seen in self._cells:
-                if cell.cell_contents is not seen:
-                    return False
-        except (KeyError, ValueError):  # a name, or a cell's content, is gone
+        except KeyError:  # a name is gone
             return False
+        for look, seen in self._bound:
+            if look() is not seen:
+                return False
         for function, code, defaults in self._functions:
             if function.__code__ is not code or function.__defaults__ is not defaults:
                 return False
@@ -121,7 +90,10 @@ class Watch:
         for mapping, keys, _, ids in self._mappings:
             if list(map(id, mapping.values())) != ids or list(mapping) != keys:
                 return False
-        for items, _, ids in self._lists:
-            if list(map(id, items)) != ids:
+        for look, seen in self._equal.items():
+            if look() != seen:
+                return False
+        for several, ids, _ in self._counted:
+            if list(map(id, several())) != ids:
                 return False
         return not self._classes or list(map(_mro_of, self._classes)) == self._mros

@@ -9,6 +9,7 @@ diskcache gives the tables, the value files, `get`, `set`, `add`, `delete` and `
 * Connections belong to threads, and SQLite forbids carrying one across a fork: the child would take its parent's locks for
   its own, and whoever closes last would delete the journal under the other's feet. All are closed before a fork, and reopen
   by themselves on both sides.
+* SQLite's locks are held twice, so that a script which opens and closes the files of its store by itself does not drop them.
 * A database appears complete or not at all. One that is missing, empty, read-only or destroyed is recognised as such.
 """
 
@@ -35,7 +36,7 @@ from ..bulk import allocate
 from ..errors import IntegrityError, StoreDamaged, StoreError, StoreUnavailable, warn
 from . import Bytes, Frames
 from .filesystem import READ_ONLY, destroyed, explained
-from .locks import LockFile
+from .locks import LockFile, guard
 
 FORMAT = 1  # of the store
 INLINE = 1 << 15  # values below this size live in their row
@@ -206,18 +207,23 @@ class Session:
     """
 
     def __init__(self, path: str, mode: str, *, durable: bool) -> None:
-        self.path, self.lock = path, threading.RLock()
+        self.path, self.lock, self._guard = path, threading.RLock(), guard(path)
         self.identity = _identity(path)  # to notice when another file takes its place
         # As a URI, and never `mode=rwc`: a missing file must not come back as an empty one.
         uri = f"file:{quote(os.fsencode(path))}?{mode}"
-        connection = sqlite3.connect(uri, uri=True, timeout=TIMEOUT, isolation_level=None, check_same_thread=False)
-        self.connection: sqlite3.Connection | None = connection
+        self.connection: sqlite3.Connection | None = None
+        self._entered = False
         _sessions.add(self)
         try:
+            self._guard.enter()
+            self._entered = True
+            connection = sqlite3.connect(uri, uri=True, timeout=TIMEOUT, isolation_level=None, check_same_thread=False)
+            self.connection = connection
             synchronous = "FULL" if durable else "NORMAL"
             for pragma in (f"synchronous={synchronous}", "cache_size=8192", "mmap_size=0", "trusted_schema=OFF"):
                 connection.execute(f"PRAGMA {pragma}")
             self.settings: dict[str, Any] = dict(connection.execute("SELECT key, value FROM Settings").fetchall())
+            self._guard.hold()
         except BaseException:
             self.close()
             raise
@@ -228,9 +234,14 @@ class Session:
             return
         with self.lock:
             connection, self.connection = self.connection, None
+            entered, self._entered = self._entered, False
+            if entered:
+                self._guard.leave()
             if connection is not None:
                 with contextlib.suppress(sqlite3.Error):
                     connection.close()
+            if entered:
+                self._guard.end()
             _sessions.discard(self)
 
 
@@ -273,6 +284,7 @@ class Cache(diskcache.Cache):
         self._disk = self.values = BytesDisk(directory, durable=durable)
         self._locks, self._durable = locks, durable
         self.path = os.path.join(directory, DBNAME)
+        self._guard = guard(self.path)
         self._refusal: str | None = None  # why nothing can be written, if so
         self._looked = 0.0  # when a commit last looked whether the database is in its place
         self.use("open", lambda: None)
@@ -303,19 +315,31 @@ class Cache(diskcache.Cache):
         names = self.values.touched.names
         written = len(names)
         self._undo()
+        self.alone(self._transaction, work)
+        del names[:written]  # they have their rows; the others have lost theirs
+        self.values.discard(names)
+        names.clear()
+
+    def _transaction(self, work: Callable[[], None]) -> None:
         try:
             with self.transact():
                 # Upkeep removes old files without a row, in a transaction: from here on it finds the rows of ours.
-                if not all(map(self.values.complete, names)):
+                if not all(map(self.values.complete, self.values.touched.names)):
                     raise StoreUnavailable(
                         "could not write to the store: a value file was removed before its commit; try again"
                     )
                 work()
-            del names[:written]  # they have their rows; the others have lost theirs
-            self.values.discard(names)
-            names.clear()
         finally:
             self._undo()
+
+    def alone(self, work: Callable[Given, None], *given: Given.args, **named: Given.kwargs) -> None:
+        """Call `work`, which writes, while no other process writes. To be called by `use`."""
+        with self._guard.writing:
+            try:
+                self._guard.lock_writer(TIMEOUT)
+                work(*given, **named)
+            finally:
+                self._guard.unlock_writer()
 
     def _undo(self) -> None:
         """Roll back what Ctrl-C left open."""

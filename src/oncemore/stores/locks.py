@@ -1,8 +1,12 @@
 """Locks that the operating system owns: when their process dies, they are free at that moment.
 
-They are POSIX record locks on single bytes of one file. Two of their habits shape this module: they belong to the
-process, so that this module has to tell apart who holds what inside it, and closing *any* descriptor of the file drops
-all of them, so that there is one descriptor per file, open from the first hold to the last release.
+`LockFile` locks single bytes of one file. Its locks belong to the process, so that this module has to tell apart who holds
+what inside it; there is one descriptor per file, open from the first hold to the last release. `Guard` keeps SQLite's own
+files locked.
+
+A POSIX record lock goes when *any* descriptor of its file is closed in the process: a script that copies the folder of its
+store would drop them all. Linux has locks that belong to an open file instead, and they are used there. Elsewhere (macOS)
+they are POSIX locks, and no script may open a store's files.
 
 Ctrl-C may come between any two operations, and a notebook goes on after it: what is half done is undone by the hold, at
 the latest when that is garbage collected.
@@ -16,15 +20,20 @@ import os
 import struct
 import sys
 import threading
+import time
 from collections.abc import Collection
 
 from blake3 import blake3
 
-from ..errors import HoldLost, UsageError
+from ..errors import HoldLost, StoreUnavailable, UsageError
 from . import Bytes, Hold
 from .filesystem import explained
 
 _UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
+_BUSY = (errno.EAGAIN, errno.EACCES)
+_SET: int = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK) if sys.platform == "linux" else fcntl.F_SETLK
+_GET: int = getattr(fcntl, "F_OFD_GETLK", fcntl.F_GETLK) if sys.platform == "linux" else fcntl.F_GETLK
+OWNED_BY_OPEN_FILES = _SET != fcntl.F_SETLK  # whether locks stay when another descriptor of the file is closed
 
 
 class LockFile:
@@ -71,7 +80,7 @@ class LockFile:
             del self._held[key]
             shared = any(other.offset == ticket.offset for other in self._held.values())
             if self._held and not shared and self._descriptor is not None:
-                fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, ticket.offset)
+                _set(self._descriptor, fcntl.F_UNLCK, ticket.offset)
             if not self._held:
                 self._close()
 
@@ -99,7 +108,7 @@ class LockFile:
         with self._mutex:
             held = self._held.get(hold.key) is hold.ticket
             if held and self._descriptor is not None:  # else no lock file can be made, see `_lock`
-                # Locked again, which changes nothing if it is still locked: closing any descriptor of the file unlocks it.
+                # Locked again, which changes nothing if it is still locked: closing a descriptor may have unlocked it.
                 held = self._in_place() and self._lock(hold.ticket.offset)
             if not held:
                 raise HoldLost(f"the hold on {hold.key!r} was released, or {self._path} replaced: nothing was written")
@@ -115,13 +124,10 @@ class LockFile:
         try:
             if self._descriptor is None:
                 self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, offset)
-            return True
+            return _set(self._descriptor, fcntl.F_WRLCK, offset)
         except OSError as error:
             if self._descriptor is None and error.errno in _UNWRITABLE:
                 return True  # where nothing can be written, nothing can be recorded twice: our own threads are enough
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return False
             raise explained(error, "lock a key of", os.path.dirname(self._path)) from error
 
     def _close(self) -> None:
@@ -165,17 +171,112 @@ def _offset(key: str) -> int:
     return int.from_bytes(blake3(key.encode()).digest(length=8), "big") >> 2
 
 
+def _flock(kind: int, offset: int, length: int) -> tuple[bytes, str, int]:
+    """A `struct flock`, its layout, and where its kind stands."""
+    if sys.platform == "darwin":
+        return struct.pack("qqihh", offset, length, 0, kind, os.SEEK_SET), "qqihh", 3
+    return struct.pack("hhqqi", kind, os.SEEK_SET, offset, length, 0), "hhqqi", 0
+
+
+def _set(descriptor: int, kind: int, offset: int, length: int = 1) -> bool:
+    """Lock or unlock bytes; False if somebody else has locked them."""
+    try:
+        fcntl.fcntl(descriptor, _SET, _flock(kind, offset, length)[0])
+        return True
+    except OSError as error:
+        if error.errno in _BUSY:
+            return False
+        raise
+
+
 def _is_locked(descriptor: int, offset: int) -> bool:
     """Whether another process has locked a byte. Does not lock it, so that nobody is refused because of the look."""
-    if sys.platform == "darwin":  # the order in its struct flock is another
-        layout, values, kind = "qqihh", (offset, 1, 0, fcntl.F_WRLCK, os.SEEK_SET), 3
-    else:
-        layout, values, kind = "hhqqi", (fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0), 0
-    answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, struct.pack(layout, *values))
-    return bool(struct.unpack(layout, answer)[kind] != fcntl.F_UNLCK)
+    asked, layout, kind = _flock(fcntl.F_WRLCK, offset, 1)
+    return bool(struct.unpack(layout, fcntl.fcntl(descriptor, _GET, asked)[: len(asked)])[kind] != fcntl.F_UNLCK)
+
+
+class Guard:
+    """Holds SQLite's locks a second time, so that they last when the script closes a descriptor of the database.
+
+    SQLite has POSIX locks. Without the shared lock on the database, another process takes itself for the last one when it
+    closes, and deletes the journal that this process goes on writing to: its commits would be lost. Without the one on the
+    index of the journal, the next process to open it would empty the index. Without the writer's lock, two could write at
+    the same place. The first two are held here while there is a connection, the third during a transaction.
+    """
+
+    _SHARED = 0x40000002, 510  # bytes of the database that every connection has a shared lock on
+    _INDEX = 128, 1  # the byte of the index that every process with a connection has a shared lock on
+    _WRITER = 0x40000400  # a byte of the database that SQLite never uses, nor locks
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._open: list[tuple[int, tuple[int, int]]] = []  # descriptors, and what each has locked
+        self.forget()
+
+    def forget(self) -> None:
+        """Start as the child of a fork, in which no connection is open."""
+        self._mutex, self.writing, self._users = threading.RLock(), threading.RLock(), 0
+        self._close()
+
+    def enter(self) -> None:
+        """A connection is about to be opened."""
+        with self._mutex:
+            self._users += 1
+            self._lock(fcntl.F_RDLCK)  # if the last user is just about to close
+
+    def hold(self) -> None:
+        """The connection is open: SQLite has its locks, so hold them here, too."""
+        with self._mutex:
+            if OWNED_BY_OPEN_FILES and not self._open:
+                for path, where in ((self._path, self._SHARED), (f"{self._path}-shm", self._INDEX)):
+                    try:
+                        descriptor = os.open(path, os.O_RDWR if os.access(path, os.W_OK) else os.O_RDONLY)
+                    except OSError:  # nobody can write there, or it is taken to be immutable
+                        continue
+                    self._open.append((descriptor, where))
+                self._lock(fcntl.F_RDLCK)
+
+    def leave(self) -> None:
+        """The connection is about to be closed. If it is the last one, SQLite may delete the journal."""
+        with self._mutex:
+            self._users -= 1
+            if not self._users:
+                self._lock(fcntl.F_UNLCK)
+
+    def end(self) -> None:
+        """The connection is closed. Only now: closing these descriptors drops SQLite's locks as well."""
+        with self._mutex:
+            if not self._users:
+                self._close()
+
+    def lock_writer(self, seconds: float) -> None:
+        """Be the one who writes. To be called with `writing` held."""
+        pause, deadline = 0.0005, time.monotonic() + seconds
+        while self._open and not _set(self._open[0][0], fcntl.F_WRLCK, self._WRITER):
+            if time.monotonic() > deadline:
+                raise StoreUnavailable(
+                    f"could not write to the store {os.path.dirname(self._path)}: "
+                    f"another process has been writing for {seconds:.0f} s: see which, or try again"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
+
+    def unlock_writer(self) -> None:
+        if self._open:
+            _set(self._open[0][0], fcntl.F_UNLCK, self._WRITER)
+
+    def _lock(self, kind: int) -> None:
+        for descriptor, where in self._open:
+            _set(descriptor, kind, *where)
+
+    def _close(self) -> None:
+        descriptors, self._open = self._open, []
+        for descriptor, _ in descriptors:
+            os.close(descriptor)
 
 
 _files: dict[str, LockFile] = {}
+_guards: dict[str, Guard] = {}
 _files_mutex = threading.Lock()
 
 
@@ -185,11 +286,19 @@ def lock_file(path: str) -> LockFile:
         return _files.setdefault(path, LockFile(path))
 
 
+def guard(path: str) -> Guard:
+    """This process's guard of the database at `path`."""
+    with _files_mutex:
+        return _guards.setdefault(path, Guard(path))
+
+
 def _in_child() -> None:
     global _files_mutex
     _files_mutex = threading.Lock()
     for file in _files.values():
         file.forget()
+    for each in _guards.values():
+        each.forget()
 
 
 os.register_at_fork(after_in_child=_in_child)

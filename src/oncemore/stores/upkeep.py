@@ -65,7 +65,7 @@ def shrink(cache: Cache) -> None:
         cache._con.executescript("PRAGMA incremental_vacuum")  # a plain execute would stop after one page
         cache._sql("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
-    cache.use("tidy", vacuum)
+    cache.use("tidy", cache.alone, vacuum)
 
 
 def _old_files(cache: Cache, older_than: float) -> list[str]:

@@ -7,24 +7,30 @@ the result, so what they share stays shared. All of this costs only when a step 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..errors import UsageError
+from ..fingerprint.shown import Part
 from .protocol import SKIP as SKIP  # first: the kinds take their protocol from here
 from .protocol import Early as Early
 from .protocol import Moment as Moment
 from .protocol import Surrounding as Surrounding
 
-from . import arguments, files, output, process, rng, watching  # isort: skip
+from . import inputs  # isort: skip
+from . import arguments, figures, files, globals, output, process, rng, watching  # isort: skip
 
 _OURS: tuple[Surrounding, ...] = (
     output.Output(),  # first: it stops listening before another kind has something to warn about
+    inputs.Inputs(),
     files.Files(),  # before the process: relative paths are those of the folder that the step began in
     arguments.Arguments(),
+    globals.Globals(),
     watching.StateKind(),
     rng.Generators(),
     process.Process(),
+    process.Calls(),
+    figures.Figures(),
 )
 _kinds: dict[str, Surrounding] = {kind.name: kind for kind in _OURS}
 careful: set[str] = set()  # those of the user's that look at every step before it is skipped, also without effects
@@ -71,6 +77,7 @@ class Scene:
         """What the step changed, by kind. An error of one kind is raised after all have had their turn."""
         found: dict[str, Any] = {}
         trouble: Exception | None = None
+        self.moment.roots.recorded.clear()
         for kind, note in self._notes:
             try:
                 found[kind.name] = kind.after(self.moment, note)
@@ -86,16 +93,73 @@ class Scene:
             kind.failed(self.moment, note)
 
 
+# -- what steps read: names like "state:x", which begin with the kind's own
+
+
+def _kind_of(read: str) -> tuple[Surrounding | None, str]:
+    kind, _, name = read.partition(":")
+    return _kinds.get(kind), name
+
+
+def digest_of(run: Any, read: str) -> str:
+    """What identifies, now, what a step has read under that name; nothing equals what nobody knows any more."""
+    kind, name = _kind_of(read)
+    return "unknown" if kind is None else kind.digest(run, name)
+
+
+def part_of(run: Any, read: str) -> Part:
+    """The same, with what people see of it."""
+    kind, name = _kind_of(read)
+    return Part("unknown") if kind is None else kind.part(run, name)
+
+
+def label_of(read: str) -> str:
+    """What people call it."""
+    kind, name = _kind_of(read)
+    return read if kind is None else kind.label(name)
+
+
+def change_of(read: str) -> str:
+    """What people are told if it is another now; if nothing, what it was and is."""
+    kind, name = _kind_of(read)
+    return "" if kind is None else kind.change(name)
+
+
+def depend(run: Any, reads: Iterable[str]) -> None:
+    """A step that is skipped has read these: the steps around it depend on them, too."""
+    for read in reads:
+        kind, name = _kind_of(read)
+        if kind is not None:
+            kind.depend(run, name)
+
+
 def verify(moment: Moment, effects: Mapping[str, Any]) -> str | None:
     """Why a step cannot be skipped although it is kept, if that is so."""
+    return next((why for _, why in obstacles(moment, effects)), None)
+
+
+def obstacles(moment: Moment, effects: Mapping[str, Any], without: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """The kinds of effects that cannot be applied now, and why; those `without` interest are not asked about."""
     for name in effects:
         if name not in _kinds:
-            return f"it had an effect of the kind {name!r}, which nobody has registered here"
-    return next(filter(None, (kind.verify(moment, effects.get(kind.name)) for kind in kinds())), None)
+            yield name, f"it had an effect of the kind {name!r}, which nobody has registered here"
+    for kind in kinds():
+        why = None if kind.name in without else kind.verify(moment, effects.get(kind.name))
+        if why is not None:
+            yield kind.name, why
 
 
-def restore(moment: Moment, effects: Mapping[str, Any]) -> None:
-    """Apply a skipped step's effects again."""
+def restore(moment: Moment, effects: Mapping[str, Any], *, repeated: Collection[str] = ()) -> None:
+    """Apply a skipped step's effects again; of the `repeated` kinds only what repeating the step in its scope changes."""
     for kind in kinds():
         if kind.name in effects:
-            kind.restore(moment, effects[kind.name])
+            (kind.repeat if kind.name in repeated else kind.restore)(moment, effects[kind.name])
+
+
+def repeated(reads: Iterable[str]) -> set[str]:
+    """The kinds of effects that are not simply applied again when a step is skipped a second time in a scope.
+
+    A step that read a generator was skipped because the generator was as it is now: it goes on as if the step had run.
+    """
+    apart = {kind.name for kind in kinds() if type(kind).repeat is not Surrounding.repeat}
+    return apart - {"random"} if any(read.startswith("random:") for read in reads) else apart

@@ -23,7 +23,7 @@ class Arguments(Surrounding):
 
     def after(self, moment: Moment, note: dict[str, Note]) -> dict[str, dict[int, Any]] | None:
         now = Digests()
-        found = {name: moment.roots.changes("argument", name, before, now) for name, before in note.items()}
+        found = {name: moment.roots.changes("argument", name, before, now=now) for name, before in note.items()}
         return {name: contents for name, contents in found.items() if contents is not None} or None
 
     def restore(self, moment: Moment, effect: dict[str, dict[int, Any]]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 
 from ..blobs import Blobs, Drafts, Kept, compare, remove
 from ..errors import CodecError, IntegrityError, OutputMissing, StoreError
-from . import Moment, Surrounding
+from . import Moment, Surrounding, inputs
 from .patterns import Name, Place, declaration, found_at, kind_of, places_of
 from .watching import around
 
@@ -89,6 +89,8 @@ class Files(Surrounding):
         try:
             note.effect = {"declared": note.declared, "folders": [], "files": [], "links": [], "gone": gone}
             _keep(found, paths, moment, note.effect)
+            for name, _ in note.effect["files"]:
+                inputs.wrote(moment.run, paths.full(name), now=True)
         except (CodecError, StoreError) as error:  # the step did its work all the same
             note.trouble = error
 
@@ -133,9 +135,18 @@ class Files(Surrounding):
                 raise StoreError(f"step {moment.step} cannot be skipped any more: {why}")
         ready = effect.pop("ready")
         ready.put()
+        for name, _ in effect["files"]:
+            inputs.wrote(moment.run, ready.paths.full(name), now=False)
+        self._tell_outer(moment, effect, ready.paths)
+
+    def repeat(self, moment: Moment, effect: Effect) -> None:
+        """The files are what others have made of them since; to the steps around it they belong all the same."""
+        self._tell_outer(moment, effect, _Return(moment, effect).paths)
+
+    def _tell_outer(self, moment: Moment, effect: Effect, paths: _Paths) -> None:
         outer = around(moment)
         if outer is not None:
-            outer.inside.append(_anywhere(effect, ready.paths))
+            outer.inside.append(_anywhere(effect, paths))
 
 
 def _anywhere(effect: Effect, paths: _Paths) -> Effect:

@@ -1,7 +1,7 @@
 """Listening to what a step shows, and showing it again.
 
-Streams are listened to at the level of Python, in the context of the step: what other threads and tasks print meanwhile is
-not taken for the step's, and what child processes or C code write is not seen.
+Streams are listened to at the level of Python, in the step and in the threads and tasks that it starts: what others print
+meanwhile is not taken for the step's, and what child processes or C code write is not seen.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import Token
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from ..current import Around
 from ..errors import CheckpointWarning
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Recorder:
         self.shown: list[Shown] = []
         self.open = True  # until the step ends: a task that it leaves behind still has its context
         self.layers = {hook: hook.start() for hook in _hooks}
-        self._token: Token[tuple[Recorder, ...]] = _recorders.set((*_recorders.get(), self))
+        self._token: Token[Any] = _recorders.set((*_recorders.get(), self))
 
     def stop(self) -> list[Shown]:
         """Listen no longer: what was shown."""
@@ -51,7 +52,7 @@ class Recorder:
         return list(_joined(self.shown))
 
 
-_recorders: ContextVar[tuple[Recorder, ...]] = ContextVar("oncemore_recorders", default=())
+_recorders = Around[Recorder]("oncemore_recorders")
 
 
 class _Layer:

@@ -8,25 +8,36 @@ way have an equal list, so the name leads to the caller's own object there. How 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from operator import is_
 from typing import Any, NamedTuple
 
 from blake3 import blake3
 
 from ..codec import dumps, loads
 from ..errors import CodecError
+from ..fingerprint.inert import category
 from ..fingerprint.values import Digests
-from .ways import ATOMS, role, way
+from ..modules import loaded
+from .ways import ATOMS, DELTAS, Updated, role, way
 
 Name = tuple[str, str, int]  # kind of root, its name, place in the walk
 Place = tuple[str, str]
+
+
+class View(NamedTuple):
+    """A part of the memory of an array that has a name."""
+
+    name: Name
+    dtype: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
 
 
 class Walk(NamedTuple):
     """Where a root leads to at one moment."""
 
     found: list[Any]  # what can be changed, or may be, in the order it is met; what is shared, each time
-    alone: list[int]  # the places of those that may have to be compared one by one
+    opaque: Collection[int] = ()  # the ids of those that are not looked into
 
     def once(self) -> Iterator[tuple[int, Any]]:
         """Each object with its first place."""
@@ -35,26 +46,40 @@ class Walk(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A root before a step: its value, digest and walk, and the digests of the objects that are compared one by one."""
+    """A root before a step: its value, where it leads to, and for each object there what tells whether it has changed.
+
+    That is what the object holds, by reference; or its digest, if it holds nothing by reference. `whole` is the digest of all.
+    """
 
     value: Any
-    whole: bytes | None
     walk: Walk
-    single: dict[int, bytes | None]
+    before: dict[int, Any]
+    whole: bytes | None = None
 
-    def changed(self, now: Digests | None = None) -> bool:
-        """Whether the value, or the sharing of its parts, is another now; what has no digest counts as unchanged."""
-        if self.whole is None:
-            return False
-        return (now or Digests()).get(self.value) != self.whole or not self._tied()
+    def changed(self, after: Note | None = None, now: Digests | None = None) -> Iterator[tuple[int, Any, Any]]:
+        """The objects that hold something else now: their places, they themselves, what they hold.
 
-    def _tied(self) -> bool:
-        """Whether the objects of then are still where they were: an equal one in the place of another is a change, too."""
-        then, now = self.walk.found, walk_from(self.value).found
-        if len(then) == len(now) and all(map(is_, then, now)):
-            return True
-        known = set(map(id, then))  # what the step has added to them is a change only if their content says so
-        return [id(obj) for obj in then] == [id(obj) for obj in now if id(obj) in known]
+        `after` is the same root, noted anew. What has no digest counts as unchanged.
+        """
+        now, held = now or Digests(), {}
+        if after is not None:
+            held = {id(obj): after.before[i] for i, obj in after.walk.once()}
+        for i, obj in self.walk.once():
+            if id(obj) in self.walk.opaque:
+                continue
+            how, then = way(type(obj)), self.before[i]
+            if how is None or then is None or type(then) is bytes:
+                holds = now.get(obj)
+                if holds != then:
+                    yield i, obj, holds
+            else:
+                holds = held[id(obj)] if id(obj) in held else how.note(obj)
+                if type(holds) is bytes or not how.same(then, holds):
+                    yield i, obj, holds
+
+
+def _said(kind: str, name: str) -> str:
+    return name if kind == "global" else f"{kind} `{name}`"
 
 
 def _shape(words: Iterable[str]) -> str:
@@ -68,18 +93,26 @@ class Roots:
     most steps return nothing of their caller's.
     """
 
-    def __init__(self, lookup: Callable[[str, str], Any], loose: Callable[[str], bool] = lambda name: False) -> None:
-        self._lookup, self._loose = lookup, loose
+    def __init__(
+        self,
+        lookup: Callable[[str, str], Any],
+        loose: Callable[[str], bool] = lambda name: False,
+        walk: Callable[[str, str, Any], Walk] = lambda kind, name, value: walk_from(value),
+    ) -> None:
+        self._lookup, self._loose, self._walk = lookup, loose, walk
         self._walks: dict[Place, Walk] = {}
         self._names: dict[int, Name] = {}
         self._shapes: dict[Place, str] = {}
         self.listed: list[tuple[str, str, str]] = []  # the roots whose shapes have to be the same; grows while pickling
+        self.beside = False  # other steps change the same data meanwhile
+        self._contents: dict[int, Any] = {}
+        self.recorded: set[int] = set()  # the ids of objects whose changes are recorded under some root
 
     def add(self, kind: str, name: str, walk: Walk | None = None) -> list[Any]:
         """Learn the objects under a root, as they are now or as an earlier walk found them."""
         place = (kind, name)
         if place not in self._walks:
-            self._walks[place] = walk or walk_from(self._lookup(kind, name))
+            self._walks[place] = walk or self._walk(kind, name, self._lookup(kind, name))
         return self._walks[place].found
 
     def _give_names(self) -> None:
@@ -91,7 +124,7 @@ class Roots:
                 name = (*place, i)
                 known = self._names.setdefault(id(obj), name)
                 again = known is not name and way(type(obj)) is not None  # the others may be shared in any way
-                shape.append(repr(known) if again else type(obj).__qualname__)
+                shape.append(repr(known) if again else category(type(obj)) or type(obj).__qualname__)
             self._shapes[place] = _shape(shape)
 
     def meet(self, listed: Iterable[tuple[str, str, str]], kinds: Collection[str]) -> None:
@@ -102,7 +135,7 @@ class Roots:
                 self._give_names()
                 if self._shapes[kind, name] != shape:
                     raise CodecError(
-                        f"{kind} `{name}` is made of other objects, or shares them otherwise, than when it was kept"
+                        f"{_said(kind, name)} is made of other objects, or shares them otherwise, than when it was kept"
                     )
 
     @property
@@ -113,26 +146,50 @@ class Roots:
     def __bool__(self) -> bool:
         return any(walk.found for walk in self._walks.values())
 
-    def name(self, obj: Any) -> Name | None:
+    def name(self, obj: Any) -> Name | View | None:
         """The name of an object that the caller has, too; pickles hold it instead of a copy."""
         if type(obj) in ATOMS:
             return None
         self._give_names()
-        found = self._names.get(id(obj))
-        if found is not None:
-            self.list(found[:2])
-        return found
+        found, layout = self._names.get(id(obj)), None
+        if found is None:
+            found, layout = self._view(obj)
+        if found is not None and found[0] == "global" and self.beside:
+            return None  # its place there is another when the others have made their changes
+        if found is None:
+            return None
+        self.list(found[:2])
+        return found if layout is None else View(found, *layout)
+
+    def _view(self, obj: Any) -> tuple[Name | None, tuple[Any, ...] | None]:
+        """Of an array that shows the memory of one that has a name: that name, and which part of it."""
+        numpy = loaded("numpy")
+        if numpy is None or type(obj) is not numpy.ndarray or obj.dtype.hasobject or id(obj) in self._contents:
+            return None, None
+        base = obj.base
+        while type(base) is numpy.ndarray:
+            found = self._names.get(id(base))
+            if found is not None and base.flags.c_contiguous and not base.dtype.hasobject:
+                offset = obj.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+                return found, (obj.dtype, obj.shape, obj.strides, offset)
+            base = base.base
+        return None, None
 
     def list(self, used: Place | None = None) -> None:
         """Remember that what is kept counts only where the caller's objects are shared as they are now."""
         self._give_names()
         for place, shape in self._shapes.items():
             item = (*place, shape)
+            if place[0] == "global" and self.beside:
+                continue  # whatever they have become: it is changed where it is
             if item not in self.listed and (place == used or place[0] != "argument" or not self._loose(place[1])):
                 self.listed.append(item)
 
-    def find(self, name: Name) -> Any:
+    def find(self, name: Name | View) -> Any:
         """The caller's own object of that name."""
+        if isinstance(name, View):
+            memory = self.find(name.name)
+            return loaded("numpy").ndarray(name.shape, name.dtype, memory, name.offset, name.strides)
         kind, root, place = name
         return self.add(kind, root)[place]
 
@@ -146,37 +203,47 @@ class Roots:
 
     # -- what a step changes
 
-    def note(self, kind: str, name: str, digests: Digests | None = None) -> Note:
-        """Look at a root before a step. Large parts are compared one by one, so that only those that change are kept.
-
-        `digests` are those of a walk that has just been through it.
-        """
+    def note(self, kind: str, name: str, digests: Digests | None = None, *, whole: bool = False) -> Note:
+        """Look at a root before a step. `digests` are those of a walk that has just been through it."""
         value, digests = self._lookup(kind, name), digests or Digests()
-        walk = self._walks.get((kind, name)) or walk_from(value)
-        single: dict[int, bytes | None] = {}
-        for i in walk.alone:
-            obj = walk.found[i]
-            how = way(type(obj))
-            if how is None or not how.can(obj) or (how.heavy and how.heavy(obj) and len(walk.found) > 1):
-                single[i] = digests.get(obj)
-        return Note(value, digests.get(value), walk, single)
-
-    def changes(self, kind: str, name: str, note: Note, now: Digests | None = None) -> dict[int, Any] | None:
-        """What became of the objects under a root, children by reference; None if nothing. CodecError if it cannot be redone."""
-        now = now or Digests()
-        if not note.changed(now):
-            return None
-        found: dict[int, Any] = {}
-        for i, obj in note.walk.once():
-            if i in note.single and now.get(obj) == note.single[i]:
+        walk = self._walks.get((kind, name)) or self._walk(kind, name, value)
+        before: dict[int, Any] = {}
+        for i, obj in walk.once():
+            if id(obj) in walk.opaque:
+                before[i] = None
                 continue
             how = way(type(obj))
-            if how is None or not how.can(obj):
+            single = how is None or how.heavy or not how.can(obj)
+            before[i] = digests.get(obj) if single or how is None else how.note(obj)
+        return Note(value, walk, before, digests.get(value) if whole else None)
+
+    def changes(
+        self, kind: str, name: str, note: Note, after: Note | None = None, now: Digests | None = None
+    ) -> dict[int, Any] | None:
+        """What became of the objects under a root, children by reference; None if nothing. CodecError if it cannot be redone.
+
+        An object that can be reached from several roots is recorded under the first.
+        """
+        found: dict[int, Any] = {}
+        exact = kind != "argument" or not self._loose(name)  # when the step is skipped, they are as they were before it
+        for i, obj, holds in note.changed(after, now):
+            if id(obj) in self.recorded:
+                continue
+            self.recorded.add(id(obj))
+            how = way(type(obj))
+            rigid = how is not None and not how.heavy and type(note.before[i]) is bytes  # it could not be noted
+            if how is None or rigid or not how.can(obj):
                 raise CodecError(
-                    f"{kind} `{name}` was changed in place, and a {type(obj).__name__} cannot be changed again when the "
+                    f"{_said(kind, name)} was changed in place, and a {type(obj).__name__} cannot be changed again when the "
                     f"step is skipped; return it instead, or say mutates=False if that does not matter"
                 )
-            found[i] = how.content(obj)
+            delta = how.delta(note.before[i], holds) if exact and how.delta and type(holds) is not bytes else None
+            if self.beside and isinstance(delta, Updated):
+                delta = delta.summed(note.before[i])
+            found[i] = how.content(obj) if delta is None else delta
+            self._contents[id(found[i])] = found[i]  # the content of an array is a view of it, and no name
+        if not found:
+            return None
         self.list((kind, name))
         return found
 
@@ -190,7 +257,10 @@ class Roots:
     def assign(self, kind: str, name: str, contents: dict[int, Any]) -> None:
         """Give the objects under a root these contents, in place."""
         for i, content in contents.items():
-            assign(self.find((kind, name, i)), content)
+            try:
+                assign(self.find((kind, name, i)), content)
+            except (IndexError, TypeError, KeyError) as error:
+                raise CodecError(f"{_said(kind, name)} is made of other objects than when it was kept") from error
 
     def contents(self, kind: str, name: str) -> dict[int, Any]:
         """The content of every object under a root that can be changed, children by reference."""
@@ -222,27 +292,30 @@ class Frozen:
             assign(self._found[i], content)
 
 
-def walk_from(root: Any) -> Walk:
-    """Every object reachable from `root` that can be changed, or may be, level by level."""
+def walk_from(root: Any, opaque: Collection[int] = ()) -> Walk:
+    """Every object reachable from `root` that can be changed, or may be, or is a tool such as a lock; level by level, and not
+    through those in `opaque`."""
     found: list[Any] = []
-    alone: list[int] = []
     passed: dict[int, Any] = {}  # what leads further; kept, because an id counts only while its object is there
     level = [root] if type(root) not in ATOMS else []
     while level:
         below: list[Any] = []
         for obj in level:
             kind = type(obj)
+            if opaque and id(obj) in opaque:
+                found.append(obj)
+                continue
             if kind is list:
                 found.append(obj)
                 inside = [child for child in obj if type(child) not in ATOMS]  # most things are made of atoms
             elif kind is dict:
                 found.append(obj)
-                inside = [child for child in obj.values() if type(child) not in ATOMS]
-                inside += [key for key in obj if type(key) not in ATOMS]
+                inside = [
+                    child for child in list(obj.values()) if type(child) not in ATOMS
+                ]  # another thread may add one
+                inside += [key for key in list(obj) if type(key) not in ATOMS]
             elif (what := role(kind)) is not None:
                 if what.changes:
-                    if what.alone:
-                        alone.append(len(found))
                     found.append(obj)
                 inside = [child for child in what.children(obj) if type(child) not in ATOMS]
             else:
@@ -251,11 +324,14 @@ def walk_from(root: Any) -> Walk:
                 passed[id(obj)] = obj
                 below += inside
         level = below
-    return Walk(found, alone)
+    return Walk(found, opaque)
 
 
 def assign(obj: Any, content: Any) -> None:
     """Give an object this content, in place."""
     how = way(type(obj))
     assert how is not None, f"{type(obj)} had a way to be changed when it was recorded"
-    how.assign(obj, content)
+    if isinstance(content, DELTAS):
+        content.apply(obj)
+    else:
+        how.assign(obj, content)

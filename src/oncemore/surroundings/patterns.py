@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from string import Formatter
 from typing import Any, NamedTuple, Union
 
-from ..blobs import OURS
 from ..errors import FingerprintError, UsageError
 from ..fingerprint.values import digest
+from ..stores.folders import OURS, in_store, is_store
 from . import Moment
 
 Declared = Union[str, "os.PathLike[str]"]
@@ -139,7 +139,8 @@ def found_at(place: Place, here: str) -> dict[Name, str]:
     if not place.rest:
         starts = [""]
     else:
-        starts = [os.path.normpath(at) for at in glob.glob(place.rest, root_dir=top, recursive=True)]
+        found = glob.glob(place.rest, root_dir=top, recursive=True)
+        starts = [os.path.normpath(at) for at in found if not in_store(os.path.join(top, at))]
     return {(place.name, at): kind for start in starts for at, kind in _below(top, start, not place.rest)}
 
 
@@ -150,9 +151,10 @@ def _below(top: str, start: str, declared: bool) -> Iterator[tuple[str, str]]:
         kind = "folder"  # an output folder that lies elsewhere is as good as one that lies here
     if kind is not None:
         yield start, kind
-    if kind == "folder":
+    if kind == "folder" and not is_store(path):
         for folder, folders, files in os.walk(path):
-            folders[:] = [name for name in folders if not name.startswith(OURS)]
+            ours = {name for name in folders if name.startswith(OURS) or is_store(os.path.join(folder, name))}
+            folders[:] = [name for name in folders if name not in ours]
             for name in (*folders, *files):
                 each = os.path.join(folder, name)
                 if not name.startswith(OURS) and (kind := kind_of(each)) is not None:

@@ -1,45 +1,199 @@
-"""The process: environment variables and the working directory."""
+"""The process: environment variables and the working directory; and which of identical calls a step has made.
+
+An audit hook sees each variable and folder as it is set, in the context of the step or in a thread that the step started. So
+a step that sets a variable to the value that it has already is seen to set it, what others set meanwhile is not taken for the
+step's, and a step that leaves the process alone costs nothing.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+import sys
+import threading
+from contextvars import ContextVar
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
+from .. import current
 from . import Moment, Surrounding
+
+
+class _Recorder:
+    """Notes what one step does, from when this is made until it is closed."""
+
+    open = True  # a thread or task that the step leaves behind still knows it
+
+
+class Taken(_Recorder):
+    """The numbers that the calls of `every_call` steps took inside a step or a loop, by step and arguments."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, list[int]] = {}
+
+    def drop(self, call: str, number: int) -> None:
+        if number in self.numbers.get(call, ()):
+            self.numbers[call].remove(number)
+
+    def counts(self) -> dict[str, int]:
+        return {call: len(numbers) for call, numbers in self.numbers.items() if numbers}
+
+
+class Changes(_Recorder):
+    """What one step does to the process."""
+
+    def __init__(self) -> None:
+        self.variables: dict[str, tuple[str | None, bool]] = {}  # before, and whether it was ever another since
+        self.folder: tuple[str, bool] | None = None
+
+    def set(self, name: str, value: str | None) -> None:
+        """A variable is about to be set or, if there is no value, removed."""
+        was, away = self.variables.get(name) or (os.environ.get(name), False)
+        self.variables[name] = was, away or value != was
+
+    def go(self, target: str) -> None:
+        """The working directory is about to be another."""
+        was, away = self.folder or (_folder(), False)
+        if os.path.realpath(target) != was:
+            self.folder = was, True
+        elif self.folder is not None or os.path.isabs(target):
+            self.folder = was, away
+
+    def effect(self) -> dict[str, Any] | None:
+        """What is to be done again. Something that was changed and put back to what it was before is left out."""
+        now = {name: os.environ.get(name) for name in self.variables}
+        lasting = [name for name, (was, away) in self.variables.items() if not (away and now[name] == was)]
+        effect: dict[str, Any] = {
+            "set": {name: value for name in lasting if (value := now[name]) is not None},
+            "unset": [name for name in lasting if now[name] is None],
+        }
+        if self.folder is not None and not (self.folder[1] and _folder() == self.folder[0]):
+            effect["folder"] = _folder()
+        return effect if any(effect.values()) else None
+
+
+_Recorders = tuple[_Recorder, ...]
+_recorders: ContextVar[_Recorders | None] = ContextVar("oncemore_process", default=None)
+_threads: WeakKeyDictionary[threading.Thread, _Recorders] = WeakKeyDictionary()  # those that steps started
+_hooked = False
+T = TypeVar("T", bound=_Recorder)
+
+
+def _running() -> _Recorders:
+    """Of the steps that are running here."""
+    here = _recorders.get()
+    return _threads.get(threading.current_thread(), ()) if here is None else here
+
+
+def _of(kind: type[T]) -> list[T]:
+    return [recorder for recorder in _running() if isinstance(recorder, kind) and recorder.open]
+
+
+def record(*recorders: _Recorder) -> None:
+    """Let these note, too, what happens in this context, until `stop`."""
+    global _hooked
+    if not _hooked:  # with the first step that runs: a hook stays for good
+        _hooked = True
+        sys.addaudithook(_hear)
+        current.starting.append(_belongs)
+    _recorders.set((*_running(), *recorders))
+
+
+def stop(*recorders: _Recorder) -> None:
+    """Not by a token: a loop that is left by `break` may be closed much later, and elsewhere."""
+    _recorders.set(tuple(each for each in _running() if each not in recorders))
+
+
+def took(call: str, number: int) -> None:
+    """A call of an `every_call` step has that number."""
+    for taken in _of(Taken):
+        taken.numbers.setdefault(call, []).append(number)
+
+
+def gave_back(call: str, number: int) -> None:
+    """It failed: the next identical one has that number."""
+    for taken in _of(Taken):
+        taken.drop(call, number)
+
+
+def _hear(event: str, args: tuple[Any, ...]) -> None:
+    if event in ("os.putenv", "os.unsetenv"):
+        for changes in _of(Changes):
+            changes.set(os.fsdecode(args[0]), os.fsdecode(args[1]) if event == "os.putenv" else None)
+    elif event == "os.chdir":
+        for changes in _of(Changes):
+            changes.go(f"/dev/fd/{args[0]}" if isinstance(args[0], int) else os.fsdecode(args[0]))
+
+
+def _belongs(thread: threading.Thread) -> None:
+    """A thread is about to start: what it does is done by the steps that are running here."""
+    if running := _running():
+        _threads[thread] = running
 
 
 class Process(Surrounding):
     name = "process"
     per_item = True
 
-    def before(self, moment: Moment) -> tuple[dict[str, str], str]:
-        return _environment(), _folder()
+    def before(self, moment: Moment) -> Changes:
+        changes = Changes()
+        record(changes)
+        return changes
 
-    def after(self, moment: Moment, note: tuple[dict[str, str], str]) -> dict[str, Any] | None:
-        (was, folder), (now, here) = note, self.before(moment)
-        effect: dict[str, Any] = {}
-        if now != was:
-            effect["set"] = {name: value for name, value in now.items() if was.get(name) != value}
-            effect["unset"] = [name for name in was if name not in now]
-        if here != folder:
-            effect["folder"] = here
-        return effect or None
+    def after(self, moment: Moment, note: Changes) -> dict[str, Any] | None:
+        self.failed(moment, note)
+        return note.effect()
 
-    def verify(self, moment: Moment, effect: dict[str, Any] | None) -> str | None:
+    def failed(self, moment: Moment, note: Changes) -> None:
+        note.open = False
+        stop(note)
+
+    def verify(self, moment: Moment | None, effect: dict[str, Any] | None) -> str | None:
         folder = effect.get("folder") if effect else None
         return None if folder is None or os.path.isdir(folder) else f"the folder {folder} is gone"
 
-    def restore(self, moment: Moment, effect: dict[str, Any]) -> None:
+    def restore(self, moment: Moment | None, effect: dict[str, Any]) -> None:
         os.environ.update(effect.get("set", {}))
         for name in effect.get("unset", ()):
             os.environ.pop(name, None)
         if "folder" in effect:
             os.chdir(effect["folder"])
 
+    def repeat(self, moment: Moment, effect: dict[str, Any]) -> None:
+        """The steps around it have set these, to whatever they are now."""
+        for changes in _of(Changes):
+            for name in (*effect["set"], *effect["unset"]):
+                changes.set(name, os.environ.get(name))
+            if "folder" in effect:
+                changes.go(_folder())
 
-def _environment() -> dict[str, str]:
-    # not `dict(os.environ)`: a variable that another thread removes meanwhile would be a KeyError
-    return {name: value for name in os.environ if (value := os.environ.get(name)) is not None}
+
+class Calls(Surrounding):
+    """The numbers that `every_call` steps inside a step took: skipping it takes as many."""
+
+    name = "calls"
+    per_item = True
+
+    def before(self, moment: Moment) -> Taken:
+        taken = Taken()
+        record(taken)
+        return taken
+
+    def after(self, moment: Moment, note: Taken) -> dict[str, int] | None:
+        note.open = False
+        stop(note)
+        return note.counts() or None
+
+    def failed(self, moment: Moment, note: Taken) -> None:
+        """Tried again, it makes the same calls."""
+        self.after(moment, note)
+        for call, numbers in note.numbers.items():
+            for number in numbers:
+                moment.run.give_back(call, number)
+
+    def restore(self, moment: Moment, effect: dict[str, int]) -> None:
+        for call, times in effect.items():
+            for _ in range(times):
+                moment.run.take(call)
 
 
 def _folder() -> str:

@@ -1,17 +1,25 @@
 """Random generators: those of `random`, of numpy and of torch, as far as they are loaded.
 
-A step that drew numbers leaves their states after it, so that later steps draw what they would have drawn.
+A step that drew numbers has read their states before it, and leaves those after it: later steps draw what they would have
+drawn, and another seed runs the steps that draw again. In a worker of a pool, where they are depends on what it did before:
+there they do not count.
 """
 
 from __future__ import annotations
 
+import pickle
 import random
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ..fingerprint.values import digest, identity
 from ..modules import loaded
 from . import Moment, Surrounding
+from .ways import same_state
+
+_BESIDE = "~"  # before the name of a generator that was read by a step beside others: as it was before they all began
 
 
 class Generators(Surrounding):
@@ -19,19 +27,72 @@ class Generators(Surrounding):
     per_item = True
 
     def before(self, moment: Moment) -> dict[str, Any]:
-        return states()
+        note, member = states(), moment.member
+        if member is not None and not member.group.generators:
+            member.group.generators = note
+        return note
 
     def after(self, moment: Moment, note: dict[str, Any]) -> dict[str, Any] | None:
         # a library that was loaded by the step itself counts as changed: its generator is where the step left it
-        return {
-            name: state for name, state in states().items() if name not in note or not _same(state, note[name])
-        } or None
+        now = states()
+        found = {name: state for name, state in now.items() if name not in note or not same_state(state, note[name])}
+        if not found or moment.run.joined:
+            return found or None
+        epochs, member = moment.run.epochs, moment.member
+        if member is not None and member.shares:
+            first = {**note, **member.group.generators}
+            for name in found.keys() & first.keys():
+                [then] = epochs.first([(f"random:{name}", state_digest(first[name]))], busy=True)
+                moment.reads[f"random:{_BESIDE}{name}"] = then.hex()
+            found[_BESIDE] = time.time()
+        elif moment.first:
+            moment.reads.update({f"random:{name}": state_digest(note[name]).hex() for name in found if name in note})
+        epochs.leave((f"random:{name}", state_digest(now[name])) for name in found if name != _BESIDE)
+        return found
+
+    def digest(self, run: Any, name: str) -> str:
+        generators, bare = _generators(), name.removeprefix(_BESIDE)
+        if bare not in generators:
+            return "not loaded"
+        group = run.beside
+        entered, busy = group.entered, bool(group)
+        now = state_digest(generators[bare][0]())
+        if name == bare:
+            return now.hex()
+        [first] = run.epochs.first([(f"random:{bare}", now)], busy=busy or group.entered != entered)
+        return str(first.hex())
+
+    def label(self, name: str) -> str:
+        bare = name.removeprefix(_BESIDE)
+        return "random generator" if bare == "random" else f"{bare}'s random generator"
+
+    def change(self, name: str) -> str:
+        return f"{self.label(name)} was seeded differently"
 
     def restore(self, moment: Moment | None, effect: dict[str, Any]) -> None:
+        epochs: Any = None if moment is None else moment.run.epochs
+        ended = effect.get(_BESIDE)
+        if ended is not None and epochs is not None:
+            if ended < epochs.ended:
+                return  # of steps that ran side by side, the one that ended last left the generator as it was then
+            epochs.ended = ended
         for name, state in effect.items():
+            if name == _BESIDE:
+                continue
             if name in _MODULES:
                 __import__(_MODULES[name])
             _generators()[name][1](state)
+            if epochs is not None:
+                epochs.leave([(f"random:{name}", state_digest(state))])
+
+    def repeat(self, moment: Moment, effect: dict[str, Any]) -> None:
+        """Others have drawn since: nothing is wound back."""
+
+
+def state_digest(state: Any) -> bytes:
+    """What identifies a state, whatever a library makes it of."""
+    found = identity(state) if type(state) in (tuple, dict) else None
+    return found or digest(pickle.dumps(state))
 
 
 def states() -> dict[str, Any]:
@@ -52,11 +113,3 @@ def _generators() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]
     if torch is not None and hasattr(torch, "set_rng_state"):
         found["torch"] = torch.get_rng_state, torch.set_rng_state
     return found
-
-
-def _same(one: Any, other: Any) -> bool:
-    if type(one) is dict is type(other):  # a state of numpy's
-        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
-    if hasattr(one, "tobytes") and hasattr(other, "tobytes"):
-        return bool(one.tobytes() == other.tobytes())
-    return bool((one == other).all()) if hasattr(one, "all") else bool(one == other)  # a tensor, or anything else

@@ -15,7 +15,7 @@ from ..fingerprint.shown import Part
 from ..fingerprint.values import identity
 from . import Early, Moment, Surrounding
 from .objects import Frozen, Note, assign, walk_from
-from .state import ABSENT, KEYS, UNKNOWN, State, label, names_digest, watches
+from .state import ABSENT, KEYS, SURE, UNKNOWN, State, label, names_digest, watches
 
 _NOTHING = object()
 
@@ -31,15 +31,19 @@ class Watch:
         self._ahead: dict[str, Note] = {}  # the same of keys that could be changed before the step touched them
         self._frozen: dict[str, Frozen] = {}  # what to put back if the step fails
         self._odd: dict[str, str] = {}  # why that cannot be had
-        self._own: set[str] = set()  # set here; `moment.sets` has those of a generator's earlier items, too
+        self._own: dict[
+            str, None
+        ] = {}  # set here, in this order; `moment.sets` has those of a generator's earlier items, too
         self._removed: set[str] = set()  # deleted at some time, maybe to be set again
+        self.unsure: set[str] = set()  # touched in threads that may work for other steps, too
         self._order: list[str] = []  # the keys before the first was deleted
         self._caused: list[tuple[Watch, Callable[[], None]]] = []  # how steps around this one forget what it did
         self._trouble = ""
         self._holders: dict[int, list[str]] | None = None  # the keys that lead to an object
         if moment.options["mutates"] and self.state._values:
             self._look_ahead(moment.roots.known)
-        for key in (*moment.reads, *sorted(moment.sets)):  # a generator that goes on
+        before = [read.partition(":")[2] for read in moment.reads if read.startswith("state:")]
+        for key in (*before, *sorted(moment.sets)):  # a generator that goes on
             if key != KEYS and key in self.state._values:
                 self._look(key)
 
@@ -51,12 +55,12 @@ class Watch:
             cause._caused.append((self, partial(self._unbind, key, key in self.moment.sets)))
         self._bound.setdefault(key, self.state._values.get(key, _NOTHING))
         self.moment.existed.setdefault(key, key in self.state._values)
-        self._own.add(key)
+        self._own[key] = None
         self.moment.sets.add(key)
 
     def _unbind(self, key: str, was_set: bool) -> None:
         """A step inside this one set the key, and failed."""
-        self._own.discard(key)
+        self._own.pop(key, None)
         if not was_set:
             self.moment.sets.discard(key)
         if key not in self._notes:
@@ -71,10 +75,10 @@ class Watch:
 
     def read(self, key: str) -> None:
         """The step looks at the key: from now on it may change the value in place, too."""
-        if key in self.moment.reads or (key in self._bound and key != KEYS) or key in self.moment.sets:
+        if f"state:{key}" in self.moment.reads or (key in self._bound and key != KEYS) or key in self.moment.sets:
             return  # known, or the step's own: what it set itself is nothing it depends on
         part = self._before(key)
-        self.moment.reads[key], self.moment.shown[label(key)] = part.digest, part.shown
+        self.moment.reads[f"state:{key}"], self.moment.shown[label(key)] = part.digest, part.shown
         if part.digest == UNKNOWN:
             self._trouble = f"state[{key!r}] is a {type(self._bound[key]).__name__}, which has no stable identity"
 
@@ -90,7 +94,7 @@ class Watch:
         self._look_ahead(id(obj) for obj in note.walk.found)
 
     def _note(self, key: str) -> Note:
-        note = self.moment.roots.note("state", key)
+        note = self.moment.roots.note("state", key, whole=True)
         try:
             self._frozen[key] = Frozen(note.walk)
         except CodecError as error:
@@ -150,7 +154,10 @@ class Watch:
             contents = roots.changes("state", key, self._notes[key]) if key in self._notes else None
             if contents:  # also if it is not in the state any more: the script may hold it
                 found["changed"][key] = contents
-        found["set"] = {key: value for key, value in now.items() if key in self._own}
+        own = now if self._removed else self._own  # what was removed and set again stands at the end
+        found["set"] = {key: now[key] for key in own if key in self._own and key in now}
+        for key in self.unsure & {*found["changed"], *found["deleted"], *found["set"]}:
+            raise CodecError(f"{label(key)} was changed in a thread that may work for another step. {SURE}")
         return found if any(found.values()) else None
 
     def _shared(self) -> list[tuple[Any, Any]]:
@@ -159,7 +166,7 @@ class Watch:
         changed = self.moment.roots and self.moment.options["mutates"]
         for key, value in list(self.state._values.items()) if changed else ():
             note = self._ahead.get(key) or self._notes.get(key)
-            if note is None or note.value is not value or note.changed():
+            if note is None or note.value is not value or any(note.changed()):
                 found += self.moment.roots.arguments_in(value)
         return found
 
@@ -205,6 +212,20 @@ class StateKind(Surrounding):
                 watch.hand_over(around)
         effect: dict[str, Any] | None = watch.effect()
         return effect
+
+    def digest(self, run: Any, name: str) -> str:
+        found: str = run.state.digest(name)
+        return found
+
+    def part(self, run: Any, name: str) -> Part:
+        found: Part = run.state.part(name)
+        return found
+
+    def label(self, name: str) -> str:
+        return label(name)
+
+    def depend(self, run: Any, name: str) -> None:
+        run.state._touch(name)
 
     def restore(self, moment: Moment, effect: dict[str, Any]) -> None:
         state: State = moment.run.state

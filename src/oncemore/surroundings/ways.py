@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import array
+import contextlib
+import io
 import random
 import sys
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from enum import Enum
-from functools import lru_cache, partial
+from functools import partial
+from operator import eq, is_
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 from ..file import File, FileChange
-from ..modules import loaded
+from ..fingerprint.inert import category, once_per_type
+from ..fingerprint.kinds import ATTRS_HASH, is_refused, layout_of
+from ..fingerprint.objects import is_its_attributes
+from ..fingerprint.values import Digests, identity
+from ..modules import global_generator, loaded, module_of
 
 ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented)))
 # Types that cannot change, by name: most programs never load them.
@@ -34,25 +42,109 @@ _IMMUTABLE = frozenset(
     ]
 )
 _HEAPTYPE = 1 << 9
-
-T = TypeVar("T")
-
-
-def _once_per_type(function: Callable[[type], T]) -> Callable[[type], T]:
-    return lru_cache(maxsize=4096)(function)
+_FACTORY = object()  # under which a defaultdict's factory is noted
 
 
 class Way(NamedTuple):
-    """How one type of object is looked into and changed in place."""
+    """How one type of object is looked into and changed in place.
+
+    `note` is what it holds, by reference; `same` compares two of these, `delta` says how one came from the other.
+    """
 
     children: Callable[[Any], Iterable[Any]]
     content: Callable[[Any], Any]
     assign: Callable[[Any, Any], None]
-    heavy: Callable[[Any], bool] | None = None  # large and without children: worth a digest of its own
+    heavy: bool = False  # holds nothing by reference: compared by its digest
     possible: Callable[[Any], bool] | None = None  # whether this very object's content can be kept and put back
+    noted: Callable[[Any], Any] | None = None
+    same_as: Callable[[Any, Any], bool] | None = None
+    delta: Callable[[Any, Any], Delta | None] | None = None
 
     def can(self, obj: Any) -> bool:
         return self.possible is None or self.possible(obj)
+
+    def note(self, obj: Any) -> Any:
+        return (self.noted or self.content)(obj)
+
+    def same(self, then: Any, now: Any) -> bool:
+        if self.same_as is not None:
+            return self.same_as(then, now)
+        return _same_keyed(then, now) if type(now) is dict else _same_items(then, now)
+
+
+class Extended(NamedTuple):
+    """A list that got items at its end."""
+
+    items: list[Any]
+
+    def apply(self, obj: Any) -> None:
+        list.extend(obj, self.items)
+
+
+class Replaced(NamedTuple):
+    """A list of which some items are others."""
+
+    items: dict[int, Any]
+
+    def apply(self, obj: Any) -> None:
+        for i, item in self.items.items():
+            list.__setitem__(obj, i, item)
+
+
+class Updated(NamedTuple):
+    """A dict that lost keys, then got entries: new ones at its end. `added` are the differences of numbers."""
+
+    removed: list[Any]
+    entries: list[tuple[Any, Any]]
+    added: tuple[tuple[Any, Any], ...] = ()
+
+    def apply(self, obj: Any) -> None:
+        base = _keyed(obj)
+        for key in self.removed:
+            base.pop(obj, key, None)
+        for key, value in self.entries:
+            base.__setitem__(obj, key, value)
+        for key, difference in self.added:
+            base.__setitem__(obj, key, base.get(obj, key, 0) + difference)
+
+    def summed(self, then: Any) -> Updated:
+        """The same where other steps count as well: numbers are added to, not set."""
+        before = then if type(then) is dict else then[0]
+        numbers = {key for key, value in self.entries if are_numbers(before.get(key, 0), value)}
+        return Updated(
+            self.removed,
+            [(key, value) for key, value in self.entries if key not in numbers],
+            tuple((key, value - before.get(key, 0)) for key, value in self.entries if key in numbers),
+        )
+
+
+def are_numbers(*values: object) -> bool:
+    return all(type(value) in (int, float) for value in values)
+
+
+class Altered(NamedTuple):
+    """A set that lost and got elements."""
+
+    removed: list[Any]
+    added: list[Any]
+
+    def apply(self, obj: Any) -> None:
+        set.difference_update(obj, self.removed)
+        set.update(obj, self.added)
+
+
+class Several(NamedTuple):
+    """Some of these, one after the other."""
+
+    deltas: list[Any]
+
+    def apply(self, obj: Any) -> None:
+        for delta in self.deltas:
+            delta.apply(obj)
+
+
+Delta: TypeAlias = "Extended | Replaced | Updated | Altered | Several"
+DELTAS = (Extended, Replaced, Updated, Altered, Several)
 
 
 class Role(NamedTuple):
@@ -60,15 +152,16 @@ class Role(NamedTuple):
 
     children: Callable[[Any], Iterable[Any]]
     changes: bool  # or they are only looked through
-    alone: bool  # some of them are compared one by one
 
 
-@_once_per_type
+@once_per_type
 def fixed(kind: type) -> bool:
     """Whether objects of this type never change."""
-    if kind in ATOMS or f"{kind.__module__}.{kind.__qualname__}" in _IMMUTABLE:
+    if kind in ATOMS or f"{module_of(kind)}.{kind.__qualname__}" in _IMMUTABLE:
         return True
     if issubclass(kind, (type, ModuleType, Enum)):  # classes change by patching code
+        return True
+    if category(kind) not in (None, "display"):  # a progress bar may hold what it runs over
         return True
     paths = loaded("pathlib")
     if paths is not None and issubclass(kind, paths.PurePath):
@@ -77,37 +170,43 @@ def fixed(kind: type) -> bool:
     return numpy is not None and issubclass(kind, (numpy.generic, numpy.dtype)) and not issubclass(kind, numpy.void)
 
 
-@_once_per_type
+@once_per_type
 def role(kind: type) -> Role | None:
     """None for types whose objects never change."""
+    if category(kind) not in (None, "display"):
+        return Role(_nothing, changes=True)  # the lock that is there is found again; it is never changed
     if fixed(kind):
         return None
     inside, how = through(kind), way(kind)
     if inside is not None:
-        return Role(inside, changes=False, alone=False)
-    if how is None:
-        return Role(_nothing, changes=True, alone=True)
-    return Role(how.children, changes=True, alone=bool(how.heavy or how.possible))
+        return Role(inside, changes=False)
+    return Role(_nothing if how is None else how.children, changes=True)
 
 
-@_once_per_type
+@once_per_type
 def way(kind: type) -> Way | None:
     """How objects of this type are changed in place; None if that is not known."""
+    if is_refused(kind):
+        return None  # a figure or a connection leads to half of its library
     found = _WAYS.get(kind) or _library_way(kind)
     if found is not None:
         return found
-    if kind.__module__.partition(".")[0] in ("pandas", "polars", "pyarrow"):
+    if module_of(kind).partition(".")[0] in ("pandas", "polars", "pyarrow"):
         return None  # what they are made of changes without their content changing: caches
     base = next((b for b in kind.__mro__ if b in _WAYS), None)
     layout = _layout(kind)
+    own = is_its_attributes(kind)
     if base is not None:
-        return _with_attributes(_WAYS[base]) if layout in (base, OrderedDict) else None
+        found = _with_attributes(_WAYS[base]) if layout in (base, OrderedDict) else None
+        return found if own or found is None else found._replace(heavy=True)
     # an object is its attributes, unless something written in C keeps more of it
     transparent = (object, SimpleNamespace, int, float, complex, str, bytes)
-    return _PLAIN if layout in transparent and (kind.__dictoffset__ or _slots(kind)) else None
+    if layout not in transparent or not (kind.__dictoffset__ or layout_of(kind).slots):
+        return None
+    return _PLAIN if own else _PLAIN._replace(children=_nothing, heavy=True)
 
 
-@_once_per_type
+@once_per_type
 def through(kind: type) -> Callable[[Any], Iterable[Any]] | None:
     """How to see what is inside something that cannot be changed itself; None if it is not such a thing."""
     if kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
@@ -118,6 +217,8 @@ def through(kind: type) -> Callable[[Any], Iterable[Any]] | None:
         return lambda obj: (obj.__self__,)
     if kind is partial:
         return lambda obj: (obj.func, obj.args, obj.keywords)
+    if category(kind) == "display":
+        return lambda obj: (getattr(obj, "iterable", None),)
     return None
 
 
@@ -184,13 +285,44 @@ def _assign_numbers(obj: Any, content: Any) -> None:
     obj[:] = content
 
 
+def _assign_buffer(obj: Any, content: tuple[Any, int]) -> None:
+    obj.seek(0)
+    obj.truncate()
+    obj.write(content[0])
+    obj.seek(content[1])
+
+
+def _weak_items(obj: Any) -> list[Any]:
+    return [each for item in obj.items() for each in item]
+
+
+def _weakly_held(obj: Any) -> Iterable[Any]:
+    return [*obj.values(), *obj.keys()]
+
+
+def _assign_weakly(obj: Any, content: list[Any]) -> None:
+    obj.clear()
+    obj.update(content if isinstance(obj, weakref.WeakSet) else dict(zip(content[::2], content[1::2])))
+
+
 def _values_and_keys(obj: Any) -> Iterable[Any]:
     entries = _entries(obj)
     return [*(value for _, value in entries), *(key for key, _ in entries)]
 
 
 def _of_fixed(obj: Any) -> bool:
-    return all(map(_fixed_through, set.__iter__(obj)))  # a set's order is no name for its elements
+    """Whether the elements can be named: they never change, or their contents tell them apart."""
+    return all(map(_fixed_through, set.__iter__(obj))) or len(_ordered(obj)) == len(obj)
+
+
+def _ordered(obj: Any) -> list[Any]:
+    """The elements of a set in the order of their contents, if these tell them apart; none if they never change."""
+    elements = list(set.__iter__(obj))
+    if all(map(_fixed_through, elements)):
+        return []
+    digests = Digests()
+    found = {digests.get(each): each for each in elements}
+    return [] if None in found or len(found) < len(elements) else [found[each] for each in sorted(filter(None, found))]
 
 
 def _fixed_through(obj: Any) -> bool:
@@ -199,72 +331,159 @@ def _fixed_through(obj: Any) -> bool:
     return fixed(type(obj))
 
 
+# -- what an object holds, compared by reference: an equal object in the place of another is a change
+
+
+def _same_keyed(then: dict[Any, Any], now: dict[Any, Any]) -> bool:
+    return len(then) == len(now) and all(map(is_, then, now)) and all(map(is_, then.values(), now.values()))
+
+
+def _same_items(then: list[Any], now: list[Any]) -> bool:
+    return len(then) == len(now) and all(map(is_, then, now))
+
+
+def _same_elements(then: set[Any], now: set[Any]) -> bool:
+    return len(then) == len(now) and then.issuperset(now) and set(map(type, then)) == set(map(type, now))
+
+
+def _list_delta(then: list[Any], now: list[Any]) -> Delta | None:
+    if len(then) < len(now) and all(map(is_, then, now)):
+        return Extended(now[len(then) :])
+    if len(then) == len(now):
+        changed = {i: new for i, (was, new) in enumerate(zip(then, now)) if was is not new}
+        return Replaced(changed) if 2 * len(changed) < len(now) else None
+    return None
+
+
+def _dict_delta(then: dict[Any, Any], now: dict[Any, Any]) -> Delta | None:
+    stay = [key for key in then if key in now]
+    entries = [(key, value) for key, value in now.items() if key not in then or then[key] is not value]
+    added = [key for key, _ in entries if key not in then]
+    if not all(map(is_, (*stay, *added), now)) or (_FACTORY in now and then[_FACTORY] is not now[_FACTORY]):
+        return None
+    return Updated([key for key in then if key not in now], entries)
+
+
+def _set_delta(then: set[Any], now: set[Any]) -> Delta:
+    return Altered(list(then - now), list(now - then))
+
+
 _WAYS: dict[type, Way] = {
-    list: Way(list.__iter__, lambda obj: list(list.__iter__(obj)), _assign_items),
-    dict: Way(_values_and_keys, _entries, _assign_entries),
-    defaultdict: Way(_values_and_keys, lambda obj: (obj.default_factory, _entries(obj)), _assign_default),
-    set: Way(_nothing, lambda obj: list(set.__iter__(obj)), _assign_elements, possible=_of_fixed),
+    list: Way(
+        list.__iter__,
+        lambda obj: list(list.__iter__(obj)),
+        _assign_items,
+        same_as=_same_items,
+        delta=_list_delta,
+    ),
+    dict: Way(_values_and_keys, _entries, _assign_entries, noted=lambda obj: dict(_entries(obj)), delta=_dict_delta),
+    defaultdict: Way(
+        _values_and_keys,
+        lambda obj: (obj.default_factory, _entries(obj)),
+        _assign_default,
+        noted=lambda obj: {_FACTORY: obj.default_factory, **dict.copy(obj)},
+        delta=_dict_delta,
+    ),
+    set: Way(
+        _ordered,
+        lambda obj: list(set.__iter__(obj)),
+        _assign_elements,
+        possible=_of_fixed,
+        noted=lambda obj: set(set.__iter__(obj)),
+        same_as=_same_elements,
+        delta=_set_delta,
+    ),
     deque: Way(deque.__iter__, lambda obj: list(deque.__iter__(obj)), _assign_queue),
-    bytearray: Way(_nothing, bytes, _assign_items, heavy=lambda obj: True),
-    File: Way(_nothing, FileChange, lambda obj, change: change.make(obj), heavy=lambda obj: True),
-    array.array: Way(_nothing, lambda obj: obj[:], _assign_numbers, heavy=lambda obj: True),
+    bytearray: Way(_nothing, bytes, _assign_items, heavy=True),
+    File: Way(_nothing, FileChange, lambda obj, change: change.make(obj), heavy=True),
+    io.StringIO: Way(_nothing, lambda obj: (obj.getvalue(), obj.tell()), _assign_buffer, same_as=eq, heavy=False),
+    io.BytesIO: Way(_nothing, lambda obj: (obj.getvalue(), obj.tell()), _assign_buffer, same_as=eq, heavy=False),
+    weakref.WeakValueDictionary: Way(_weakly_held, _weak_items, _assign_weakly),
+    weakref.WeakKeyDictionary: Way(_weakly_held, _weak_items, _assign_weakly),
+    weakref.WeakSet: Way(
+        lambda obj: _ordered(set(obj)),
+        list,
+        _assign_weakly,
+        possible=lambda obj: len(_ordered(set(obj))) == len(obj),
+        noted=set,
+        same_as=_same_elements,
+    ),
+    array.array: Way(_nothing, lambda obj: obj[:], _assign_numbers, heavy=True),
 }
 
 
 # -- plain objects
 
 
-@_once_per_type
-def _slots(kind: type) -> tuple[str, ...]:
-    names: set[str] = set()
-    for base in kind.__mro__:
-        slots = vars(base).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            hidden = name.startswith("__") and not name.endswith("__")
-            names.add(f"_{base.__name__.lstrip('_')}{name}" if hidden else name)
-    return tuple(sorted(names - {"__dict__", "__weakref__"}))
-
-
 def _attributes(obj: Any) -> dict[str, Any]:
-    return {
-        **getattr(obj, "__dict__", {}),
-        **{name: getattr(obj, name) for name in _slots(type(obj)) if hasattr(obj, name)},
-    }
+    """The attributes that count: not those in which the object caches something."""
+    return layout_of(type(obj)).read(obj)
 
 
-def _assign_attributes(obj: Any, content: dict[str, Any]) -> None:
-    slots, state = _slots(type(obj)), getattr(obj, "__dict__", None)
-    for name in slots:
-        if name not in content and hasattr(obj, name):
-            object.__delattr__(obj, name)
-    if state is not None:
-        state.clear()
-        state.update((name, value) for name, value in content.items() if name not in slots)
-    for name in slots:
-        if name in content:
-            object.__setattr__(obj, name, content[name])  # also where the class forbids it: a frozen dataclass's cache
+def _kept_attributes(obj: Any) -> tuple[dict[str, Any], dict[str, bytes | None]]:
+    """The attributes that count, and what identifies those that are cached."""
+    return _attributes(obj), {name: identity(value) for name, value in layout_of(type(obj)).cached(obj).items()}
+
+
+def _assign_attributes(obj: Any, content: tuple[dict[str, Any], dict[str, bytes | None]]) -> None:
+    """Give an object these attributes. What it has cached stays where the step left it as it is, and goes elsewhere."""
+    shape, (found, cached) = layout_of(type(obj)), content
+    stays = {name: value for name, value in shape.cached(obj).items() if name in cached}
+    stays = {name: value for name, value in stays.items() if identity(value) == cached[name]}
+    if ATTRS_HASH in cached:
+        stays[ATTRS_HASH] = None  # it has to be there, and is computed again
+    found = {**found, **stays}
+    space = shape.space_of(obj)
+    space.clear()
+    space.update((name, value) for name, value in found.items() if name not in shape.slots)
+    for name in shape.slots:
+        if name in found:
+            object.__setattr__(obj, name, found[name])  # also where the class forbids it: a frozen dataclass's cache
+        else:
+            with contextlib.suppress(AttributeError):
+                object.__delattr__(obj, name)
 
 
 def _sorted_attributes(obj: Any) -> Iterable[Any]:
-    found = _attributes(obj) if _slots(type(obj)) else getattr(obj, "__dict__", {})
+    found = _attributes(obj)
     return [found[name] for name in sorted(found)]
 
 
-_PLAIN = Way(_sorted_attributes, _attributes, _assign_attributes)
+def _noted_attributes(obj: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    return _attributes(obj), layout_of(type(obj)).cached(obj)
+
+
+def _same_attributes(then: tuple[dict[str, Any], dict[str, Any]], now: tuple[dict[str, Any], dict[str, Any]]) -> bool:
+    """Whether the attributes are the same. What was cached since is no change, only what was cached before and is gone."""
+    known = now[1]
+    return _same_keyed(then[0], now[0]) and all(known.get(name) is value for name, value in then[1].items())
+
+
+_PLAIN = Way(
+    _sorted_attributes, _kept_attributes, _assign_attributes, noted=_noted_attributes, same_as=_same_attributes
+)
 
 
 def _with_attributes(base: Way) -> Way:
     """For subclasses of containers: their items and their attributes."""
 
-    def assign(obj: Any, content: tuple[Any, dict[str, Any]]) -> None:
+    def assign(obj: Any, content: tuple[Any, Any]) -> None:
         base.assign(obj, content[0])
         _assign_attributes(obj, content[1])
 
+    def delta(then: tuple[Any, Any], now: tuple[Any, Any]) -> Delta | None:
+        assert base.delta is not None
+        return base.delta(then[0], now[0]) if _same_attributes(then[1], now[1]) else None
+
     return Way(
         lambda obj: (*base.children(obj), *_sorted_attributes(obj)),
-        lambda obj: (base.content(obj), _attributes(obj)),
+        lambda obj: (base.content(obj), _kept_attributes(obj)),
         assign,
+        heavy=base.heavy,
         possible=base.possible,
+        noted=lambda obj: (base.note(obj), _noted_attributes(obj)),
+        same_as=lambda then, now: base.same(then[0], now[0]) and _same_attributes(then[1], now[1]),
+        delta=delta if base.delta is not None else None,
     )
 
 
@@ -272,9 +491,10 @@ def _with_attributes(base: Way) -> Way:
 
 
 def _assign_array(obj: Any, content: Any) -> None:
-    if obj.shape != content.shape:
-        obj.resize(content.shape, refcheck=False)
-    obj[...] = content
+    if obj.shape == content.shape:
+        obj[...] = content
+    else:  # `resize` is for arrays that own their data, and a restored one does not
+        obj.__setstate__(content.copy().__reduce__()[2])
 
 
 def _assign_frame(obj: Any, content: Any) -> None:
@@ -289,7 +509,7 @@ def _array_way(kind: type) -> Way:
         lambda obj: obj.flat if obj.dtype.hasobject else (),
         lambda obj: obj.view(),
         _assign_array,
-        heavy=lambda obj: not obj.dtype.hasobject,
+        heavy=True,
         possible=lambda obj: bool(obj.flags.writeable),
     )
 
@@ -320,27 +540,86 @@ def _plain_tensor(obj: Any) -> bool:
     return all(stride or size < 2 for size, stride in zip(obj.shape, obj.stride()))
 
 
+def _own(generator: Any) -> bool:
+    """Whether a generator is an object like any other. The global ones are surroundings of their own."""
+    return global_generator(generator) is None
+
+
+def _generator_way(take: Callable[[Any], Any], give: Callable[[Any, Any], object]) -> Way:
+    def assign(obj: Any, state: Any) -> None:
+        give(obj, state)
+
+    return Way(_nothing, take, assign, possible=_own, same_as=same_state)
+
+
+def same_state(one: Any, other: Any) -> bool:
+    """Whether two states of a random generator are equal, whatever a library makes them of."""
+    if type(one) is dict is type(other):
+        return one.keys() == other.keys() and all(same_state(one[name], other[name]) for name in one)
+    if type(one) is tuple is type(other) and len(one) < 10:  # a longer one is of numbers
+        return len(one) == len(other) and all(map(same_state, one, other))
+    if hasattr(one, "tobytes") and hasattr(other, "tobytes"):
+        return bool(one.tobytes() == other.tobytes())
+    return bool((one == other).all()) if hasattr(one, "all") else bool(one == other)  # a tensor, or anything else
+
+
+def _numpy_state(generator: Any) -> tuple[Any, Any]:
+    return _bits_state(generator.bit_generator)
+
+
+def _assign_numpy_state(generator: Any, content: tuple[Any, Any]) -> None:
+    _assign_bits_state(generator.bit_generator, content)
+
+
+def _spawned(seeds: Any) -> tuple[Any, ...]:
+    return seeds.entropy, seeds.spawn_key, seeds.pool_size, seeds.n_children_spawned
+
+
+def _assign_spawned(seeds: Any, content: tuple[Any, ...]) -> None:
+    seeds.spawn(content[-1] - seeds.n_children_spawned)  # the only thing about it that changes
+
+
+def _bits_state(bits: Any) -> tuple[Any, Any]:
+    """The state, and what generators that it spawns are seeded with."""
+    seeds: Any = getattr(bits, "seed_seq", None) or getattr(bits, "_seed_seq", None)
+    if not hasattr(seeds, "n_children_spawned"):
+        return bits.state, None
+    return bits.state, _spawned(seeds)
+
+
+def _assign_bits_state(bits: Any, content: tuple[Any, Any]) -> None:
+    state, seeds = content
+    if seeds is not None and isinstance(bits.__getstate__(), tuple):  # numpy 1.25 and later
+        entropy, spawn_key, pool_size, spawned = seeds
+        kind = type(bits.seed_seq)
+        bits.__setstate__((state, kind(entropy, spawn_key=spawn_key, pool_size=pool_size, n_children_spawned=spawned)))
+    else:
+        bits.state = state
+
+
 def _library_way(kind: type) -> Way | None:
     numpy, pandas, polars, torch = (loaded(name) for name in ("numpy", "pandas", "polars", "torch"))
     if issubclass(kind, random.Random):
-        return Way(_nothing, lambda obj: obj.getstate(), lambda obj, content: obj.setstate(content))
+        return _generator_way(lambda obj: obj.getstate(), lambda obj, state: obj.setstate(state))
     if numpy is not None:
         if issubclass(kind, numpy.ndarray):
             return _array_way(kind)
         if issubclass(kind, numpy.random.Generator):
-            return Way(
-                _nothing, lambda obj: obj.bit_generator.state, lambda obj, s: setattr(obj.bit_generator, "state", s)
-            )
+            return _generator_way(_numpy_state, _assign_numpy_state)
+        if issubclass(kind, numpy.random.BitGenerator):
+            return _generator_way(_bits_state, _assign_bits_state)
+        if issubclass(kind, numpy.random.SeedSequence):
+            return _generator_way(_spawned, _assign_spawned)
         if issubclass(kind, numpy.random.RandomState):
-            return Way(_nothing, lambda obj: obj.get_state(legacy=False), lambda obj, content: obj.set_state(content))
+            return _generator_way(lambda obj: obj.get_state(legacy=False), lambda obj, state: obj.set_state(state))
     if pandas is not None and issubclass(kind, (pandas.DataFrame, pandas.Series)):
-        return Way(_nothing, lambda obj: obj.copy(deep=False), _assign_frame, heavy=lambda obj: True)
+        return Way(_nothing, lambda obj: obj.copy(deep=False), _assign_frame, heavy=True)
     if polars is not None and issubclass(kind, (polars.DataFrame, polars.Series)):
         inner = "_df" if issubclass(kind, polars.DataFrame) else "_s"
         swap: Callable[[Any, Any], None] = lambda obj, content: setattr(obj, inner, getattr(content, inner))  # noqa: E731
-        return Way(_nothing, lambda obj: obj.clone(), swap, heavy=lambda obj: True)
+        return Way(_nothing, lambda obj: obj.clone(), swap, heavy=True)
     if torch is not None and issubclass(kind, torch.Tensor):
-        return Way(_gradient, _tensor_content, _assign_tensor, heavy=lambda obj: True, possible=_plain_tensor)
+        return Way(_gradient, _tensor_content, _assign_tensor, heavy=True, possible=_plain_tensor)
     if issubclass(kind, getattr(torch, "Generator", ())):
-        return Way(_nothing, lambda obj: obj.get_state(), lambda obj, content: obj.set_state(content))
+        return _generator_way(lambda obj: obj.get_state(), lambda obj, state: obj.set_state(state))
     return None

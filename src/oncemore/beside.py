@@ -1,0 +1,119 @@
+"""Steps that run side by side: threads of `run.map`, tasks that are gathered.
+
+What such steps read of shared data depends on timing, and so does what each of them finds changed when it ends. So two rules
+hold for them. A step that overlaps with others counts the data as it was before any step of the run touched it, not what the
+others have made of it meanwhile. And a change belongs to the step that ends next after it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import Any
+
+
+class Group:
+    """The steps that are being computed under one step, or under none; `notes` is how the data was when one last ended."""
+
+    def __init__(self, thread: int = 0) -> None:
+        self.lock = threading.RLock()
+        _groups.add(self)
+        self.thread = thread or threading.get_ident()  # of the step around them, or of the scope
+        self.notes: dict[str, Any] = {}
+        self.generators: dict[str, Any] = {}  # how the random generators were when the first of them began
+        self.pending: list[Any] = []  # changes that belong to the step that ends next
+        self.entered = 0  # so many, so far
+        self.maps = 0  # open ones: all that runs in them runs side by side, also if one happens to be alone
+        self._running: set[object] = set()
+        self._last: object = None
+
+    def __bool__(self) -> bool:
+        return bool(self._running)
+
+    @property
+    def apart(self) -> bool:
+        """Whether a call that is made here runs beside others, also if none happens to run now: in a map, a thread of a pool."""
+        return self.maps > 0 or threading.get_ident() != self.thread
+
+    def enter(self) -> Member:
+        with self.lock:
+            member = Member(self, alone=not self._running and not self.apart)
+            self._running.add(member)
+            self._last, self.entered = member, self.entered + 1
+            return member
+
+    def leave(self, member: Member) -> None:
+        with self.lock:
+            self._running.discard(member)
+            member.overlapped = member.shares
+            if not self._running:
+                self.notes, self.generators, self.pending = {}, {}, []
+
+    @contextmanager
+    def map(self) -> Generator[None]:
+        """Around steps that are to run side by side."""
+        with self.lock:
+            self.maps += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.maps -= 1
+
+
+_groups: weakref.WeakSet[Group] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Another thread may have held a lock: it is not there any more."""
+    for group in list(_groups):
+        group.lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Member:
+    """One of these steps. `overlapped`: another ran at the same time, which is certain only when it has ended."""
+
+    def __init__(self, group: Group, *, alone: bool) -> None:
+        self.group, self.overlapped = group, not alone
+
+    @property
+    def shares(self) -> bool:
+        """Whether another is running, or has been since this one began, or might have been."""
+        return self.overlapped or self.group._last is not self
+
+    def leave(self) -> None:
+        self.group.leave(self)
+
+
+class Epochs:
+    """The data that steps of a run read: what it was when the script itself changed it last, and what steps left there."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, bytes] = {}
+        self._left: dict[str, bytes] = {}
+        self.concurrent: set[str] = set()  # steps that overlap with others
+        self.ended = 0.0  # when the last step ended that drew random numbers beside others, and was skipped
+
+    def first(self, data: Iterable[tuple[str, bytes]], *, busy: bool) -> list[bytes]:
+        """What the script itself made of each; `busy`: steps are running, and may be changing it now."""
+        found: list[bytes] = []
+        for name, now in data:
+            if name not in self._first or (not busy and self._left[name] != now):
+                self._first[name] = self._left[name] = now
+            found.append(self._first[name])
+        return found
+
+    def restart(self, data: Iterable[tuple[str, bytes]]) -> None:
+        """The script has made this of it."""
+        for name, now in data:
+            self._first[name] = self._left[name] = now
+
+    def leave(self, data: Iterable[tuple[str, bytes]]) -> None:
+        """A step has changed some of it, or was skipped and has changed it again."""
+        self._left.update(data)

@@ -1,0 +1,171 @@
+"""Data that a step's code reaches: module globals, class attributes, closures, defaults, generators, caches.
+
+What the step reads of it is part of the node's identity (see fingerprint/data.py). Here is what it does to it: objects that
+it changed in place, and names that it bound to other values. Which names it binds is seen in its code; others that it binds
+in a class or module which it reaches (by `setattr`, `globals()`, `cls.x`) are found by looking there before and after.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ..errors import CodecError
+from ..fingerprint.classes import is_foreign_made
+from ..fingerprint.data import ABSENT, Datum, Slot, in_class, in_mapping
+from . import SKIP, Moment, Surrounding
+from .objects import Note, Roots, walk_from
+from .ways import DELTAS, Several, are_numbers
+
+
+class _Watched(NamedTuple):
+    """Data that steps side by side can change, and how it was when one of them last looked."""
+
+    datum: Datum
+    note: Note
+
+
+class _Noted(NamedTuple):
+    """The data before a step, and all other names in the classes and modules that it reaches."""
+
+    data: dict[str, _Watched]
+    names: dict[str, dict[str, Any]]
+
+
+# "changed", "bound" and "added" by name, and the names that are "unbound"; "names" that are bound or `ABSENT` by namespace
+Effect = dict[str, Any]
+
+
+class Globals(Surrounding):
+    name = "globals"
+    per_item = True
+
+    def before(self, moment: Moment) -> _Noted:
+        member, found = moment.member, dict[str, _Watched]()
+        moment.roots.beside = member is not None and moment.step in moment.run.epochs.concurrent
+        for name, datum in moment.data.items():
+            # beside others: as it was when one of them last looked, since what has changed since then belongs to no step yet
+            known = member.group.notes.get(name) if member is not None and member.shares else None
+            found[name] = known or _Watched(datum, _note(datum))
+            moment.roots.add("global", name, found[name].note.walk)
+            if member is not None and known is None:
+                member.group.notes[name] = found[name]
+        names = _names(moment)
+        return _Noted(found, names) if found or names else SKIP
+
+    def after(self, moment: Moment, note: _Noted) -> Effect | None:
+        found, names = self._data_after(moment, note.data), _bound(note.names, _names(moment))
+        return {**(found or {}), "names": names} if names else found
+
+    def _data_after(self, moment: Moment, note: dict[str, _Watched]) -> Effect | None:
+        member = moment.member
+        if member is None or not member.shares:
+            return _changes(moment.roots, note, {name: _note(datum) for name, (datum, _) in note.items()})
+        group, moment.roots.beside = member.group, True
+        with group.lock:
+            now = {name: _note(datum) for name, (datum, _) in note.items()}
+            found = _changes(moment.roots, {name: group.notes.get(name, each) for name, each in note.items()}, now)
+            group.notes.update({name: _Watched(note[name].datum, after) for name, after in now.items()})
+            earlier, group.pending = group.pending, []
+            return functools.reduce(_joined, [*earlier, found or {}]) or None
+
+    def verify(self, moment: Moment, effect: dict[str, Any] | None) -> str | None:
+        names = {name for part, found in (effect or {}).items() if part != "names" for name in found}
+        gone = sorted(names - moment.data.keys() | ((effect or {}).get("names", {}).keys() - moment.spaces.keys()))
+        return f"{gone[0]}, which it changed, is not there" if gone else None
+
+    def restore(self, moment: Moment, effect: Effect) -> None:
+        group = moment.member.group if moment.member is not None and moment.member.shares else None
+        if group is not None:  # what steps that are still running have changed so far is not to be taken for ours
+            now = {name: _note(datum) for name, (datum, _) in group.notes.items()}
+            pending = _changes(Roots(lambda kind, name: None), group.notes, now)
+            group.pending += [pending] if pending else []
+        for name, contents in effect.get("changed", {}).items():
+            moment.roots.assign("global", name, contents)
+        for name, value in effect.get("bound", {}).items():
+            _slot(moment, name).set(value)
+        for name, difference in effect.get("added", {}).items():
+            slot = _slot(moment, name)
+            slot.set(slot.get() + difference)
+        for name in effect.get("unbound", ()):
+            _slot(moment, name).set(ABSENT)
+        for space, names in effect.get("names", {}).items():
+            owner = moment.spaces[space]
+            for name, value in names.items():
+                (in_class(owner, name) if isinstance(owner, type) else in_mapping(owner, name)).set(value)
+        if group is not None:
+            group.notes = {name: _Watched(datum, _note(datum)) for name, (datum, _) in group.notes.items()}
+
+
+def _note(datum: Datum) -> Note:
+    """How the data is now."""
+    value = datum.value if datum.slot is None else datum.slot.get()
+    return Roots(lambda kind, name: value, walk=lambda kind, name, value: walk_from(value, datum.opaque)).note("", "")
+
+
+def _names(moment: Moment) -> dict[str, dict[str, Any]]:
+    """What the names in classes and modules are bound to that are not known as data."""
+    known = {datum.key for datum in moment.data.values()}
+    return {
+        space: {
+            name: value
+            for name, value in list((vars(owner) if isinstance(owner, type) else owner).items())
+            if name[:2] != "__" and (id(owner), name) not in known
+        }
+        for space, owner in moment.spaces.items()
+        if not is_foreign_made(owner)
+    }
+
+
+def _bound(then: Mapping[str, dict[str, Any]], now: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for space, names in now.items():
+        before = then.get(space, {})
+        bound = {name: value for name, value in names.items() if before.get(name, ABSENT) is not value}
+        bound.update(dict.fromkeys((name for name in before if name not in names), ABSENT))
+        if bound:
+            found[space] = bound
+    return found
+
+
+def _changes(roots: Roots, then: Mapping[str, _Watched], now: Mapping[str, Note]) -> Effect | None:
+    effect: Effect = {"changed": {}, "bound": {}, "added": {}, "unbound": []}
+    for name, (datum, before) in then.items():
+        contents = roots.changes("global", name, before, now[name])
+        if contents is not None:
+            effect["changed"][name] = contents
+        was, value = before.value, now[name].value
+        if value is ABSENT and was is not ABSENT:
+            effect["unbound"].append(name)
+        elif value is not was and roots.beside and are_numbers(was, value):
+            effect["added"][name] = value - was
+        elif value is not was and not datum.leave_to_the_code(value, was):
+            effect["bound"][name] = value
+    return {part: found for part, found in effect.items() if found} or None
+
+
+def _joined(first: Effect, second: Effect) -> Effect:
+    """Two effects, one after the other."""
+    changed = {name: dict(contents) for name, contents in first.get("changed", {}).items()}
+    for name, contents in second.get("changed", {}).items():
+        known = changed.setdefault(name, {})
+        for i, content in contents.items():
+            known[i] = Several([known[i], content]) if i in known and isinstance(content, DELTAS) else content
+    added: Counter[str] = Counter(first.get("added", {}))
+    added.update(second.get("added", {}))
+    effect = {
+        "changed": changed,
+        "bound": {**first.get("bound", {}), **second.get("bound", {})},
+        "added": dict(added),
+        "unbound": [*first.get("unbound", ()), *second.get("unbound", ())],
+    }
+    return {part: found for part, found in effect.items() if found}
+
+
+def _slot(moment: Moment, name: str) -> Slot:
+    slot = moment.data[name].slot
+    if slot is None:
+        raise CodecError(f"{name} cannot be bound again")
+    return slot

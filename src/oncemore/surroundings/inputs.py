@@ -1,0 +1,559 @@
+"""Files that a step reads: those that Python code opens while it runs, and those that its arguments name.
+
+A change of such a file since then is told when the step is skipped. With `inputs="observed"`, on the step or on the scope,
+it counts: what the step read is among its `reads`. A file that is gone is no change, nor is content that an earlier attempt
+of the same run wrote: B overwrites what A read, and the next attempt comes by A again. What this attempt wrote is a change:
+the step would read it now.
+
+Opens are seen by an audit hook. Libraries that open files without Python (pyarrow, polars, HDF5) are seen by the paths in
+the step's arguments only. Not seen as data: source files, installed packages, the system's files, the store's own.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import sysconfig
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar, Token
+from itertools import islice
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from blake3 import blake3
+
+from .. import current
+from ..bulk import content_digest
+from ..codec import encode
+from ..errors import OncemoreError, log, warn
+from ..file import File
+from ..fingerprint.inputs import fields_of, path_identity
+from ..fingerprint.shown import Part
+from ..fingerprint.values import digest
+from ..stores.folders import OURS, in_store
+from . import Moment, Surrounding
+from .audit import listen
+from .protocol import EXCUSED
+
+OBSERVED = "observed"
+
+_UNKNOWN = "unknown"  # equals nothing that was read
+_LARGE = 1 << 26  # bytes of a file that is read, of which only size and time are noted unless it counts
+_LARGE_WRITTEN = 1 << 20  # the same of one that is written: who appends to a file many times does not pay for all of it
+_TICK, _COARSE_TICK = 50_000_000, 2_000_000_000  # ns: two changes further apart have two times on any file system
+_MOST = 100  # values in the arguments of a call that are looked at for paths
+_LONGEST = 4096  # characters of a path
+_REMEMBERED = 16  # contents of one file that a run wrote
+_PACKAGE = __name__.partition(".")[0]
+_NO_DATA = (".py", ".pyc", ".pyi", ".so", ".pth")
+
+
+def _not_data() -> tuple[str, ...]:
+    """The folders of programs and libraries. Not `/usr` as a whole: projects live there, too."""
+    found = {path for name, path in sysconfig.get_paths().items() if name != "data"}
+    for prefix in {sys.prefix, sys.base_prefix, "/usr", "/usr/local", ""}:
+        found.update(f"{prefix}/{name}" for name in ("bin", "etc", "include", "lib", "lib64", "share"))
+    found |= {"/dev", "/proc", "/run", "/sys", os.path.expanduser("~/.cache")}
+    return tuple(f"{folder}{os.sep}" for folder in sorted(found))
+
+
+_NOT_DATA = _not_data()
+
+
+class _Stamp(NamedTuple):
+    """What tells without reading a file that it is the same."""
+
+    size: int
+    time: int
+
+
+def _stamp(path: str) -> _Stamp | None:
+    """None if there is no regular file at the path."""
+    try:
+        about = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return _Stamp(about.st_size, about.st_mtime_ns) if stat.S_ISREG(about.st_mode) else None
+
+
+class _Read:
+    """A file that a step read: how it was then, and whether that counts. `opened` by Python code, or only named."""
+
+    __slots__ = ("counts", "digest", "opened", "stamp")
+
+    def __init__(self, stamp: _Stamp | None, *, counts: bool, opened: bool, digest: str = "") -> None:
+        self.stamp, self.counts, self.opened, self.digest = stamp, counts, opened, digest
+
+
+class _Note:
+    """The files of one running step; those of a generator last from its first item to its last."""
+
+    def __init__(self, moment: Moment) -> None:
+        self.moment, self.files = moment, files_of(moment.run)
+        self.counts = observes(moment.run, moment.options)
+        self.reads: dict[str, _Read] = {}
+        self.written: set[str] = set()
+        self.declared = declared(moment.options, moment.arguments)
+        self._below = tuple(f"{path}{os.sep}" for path in self.declared)
+        ignored = moment.options["ignore"]
+        for path in _paths_in(value for name, value in moment.arguments.items() if name not in ignored):
+            self.read(path, opened=False)
+        self.token: Token[tuple[_Note, ...]]
+
+    def read(self, path: str, *, counts: bool = False, opened: bool = True) -> None:
+        """A file is about to be read. Not noted: what the step wrote itself, and what counts as an argument."""
+        if path in self.written or path in self.declared or path.startswith(self._below):
+            return
+        found = self.reads.get(path)
+        if found is None:
+            self.reads[path] = _Read(_stamp(path), counts=counts or self.counts, opened=opened)
+        else:
+            found.counts, found.opened = found.counts or counts, found.opened or opened
+
+    def depend(self, name: str) -> None:
+        """A step inside this one depends on a file or folder."""
+        path = self.files.path(name)
+        if path not in self.written and path not in self.declared and path not in self.reads:
+            stamp = _stamp(path)
+            now = self.files.now(name).removeprefix(EXCUSED)
+            self.reads[path] = _Read(stamp, counts=True, opened=True, digest=now or _UNKNOWN)
+        elif path in self.reads:
+            self.reads[path].counts = True
+
+    def write(self, path: str) -> None:
+        """A file is about to be written: what was read of it is gone after this."""
+        found = self.reads.get(path)
+        if found is not None and path not in self.written:
+            if found.opened:
+                found.digest = found.digest or self.files.digest(path, found.stamp, counts=found.counts)
+            else:
+                del self.reads[path]
+        self.written.add(path)
+
+    def finish(self, around: tuple[_Note, ...]) -> None:
+        """The step has returned: what it read is kept with its result, or counts, and the steps around it have read it."""
+        seen: list[tuple[str, _Stamp, str]] = []
+        for path, read in list(self.reads.items()):
+            if not read.digest and path not in self.written and _stamp(path) != read.stamp:
+                if not read.opened:  # written by something that Python does not see
+                    self.write(path)
+                    self.files.write(path)
+                    continue
+                read.digest = _UNKNOWN
+            if read.stamp is not None:
+                read.digest = read.digest or self.files.digest(path, read.stamp, counts=read.counts)
+            elif not read.digest:
+                continue  # it was not there, or is no file
+            if self.files.is_of_store(path):
+                continue
+            # what any run may reuse is known by its full path: another run may begin in another folder
+            name = path if self.moment.options["share"] else self.files.name(path)
+            if read.counts:
+                self.moment.reads[f"{Inputs.name}:{name}"] = read.digest
+                if read.stamp is not None and read.digest != _UNKNOWN and not _is_fresh(read.stamp):
+                    seen.append((path, read.stamp, read.digest))
+            elif read.stamp is not None:
+                content = "" if read.digest == _UNKNOWN else read.digest
+                moment = 0 if content and _is_fresh(read.stamp) else read.stamp.time  # 0: the content decides
+                self.moment.files[name] = [read.stamp.size, moment, content]
+            for note in around:
+                note.read(path, counts=read.counts)
+        for note in around:
+            for path in self.declared:
+                note.depend(self.files.name(path))
+        self.files.save(seen)
+
+
+def declared(options: Mapping[str, Any], arguments: Mapping[str, Any]) -> frozenset[str]:
+    """The files and folders that count as arguments: those that `inputs=` names, and `File` values."""
+    named = () if options["inputs"] == OBSERVED else options["inputs"]
+    found = {path for name in named for path in _paths_in([arguments[name]], folders=True)}
+    return frozenset(found.union(_paths_in(arguments.values(), files=True)))
+
+
+def _paths_in(values: Iterable[Any], *, folders: bool = False, files: bool = False) -> Iterator[str]:
+    """The files (`folders`: folders, too) that are named in some values; with `files` those of `File` values instead."""
+    waiting, looked = deque(values), 0
+    while waiting and looked < _MOST:
+        value = waiting.popleft()
+        looked += 1
+        if isinstance(
+            value, (str, PurePath, File)
+        ):  # not every PathLike: asking a remote one for its path downloads it
+            text = str(value)
+            if len(text) <= _LONGEST and "\0" not in text and isinstance(value, File) == files:
+                path = _data_path(os.fspath(value) if isinstance(value, File) else text)
+                if path is not None and (os.path.isfile(path) or (folders and os.path.isdir(path))):
+                    yield path
+        elif isinstance(value, Mapping):
+            waiting.extend(islice(value.values(), _MOST))
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            waiting.extend(islice(value, _MOST))
+        elif (fields := fields_of(value)) is not None:
+            waiting.extend(fields.values())
+
+
+_notes: ContextVar[tuple[_Note, ...]] = ContextVar("oncemore_inputs")
+_running: dict[int, tuple[_Note, ...]] = {}  # of each running step: the steps around it, and itself
+
+
+def _here() -> tuple[_Note, ...]:
+    """The steps that run in this thread or task.
+
+    Threads of a step's own enter no scope. While one step runs in the process (or one inside the others), theirs is that.
+    """
+    try:
+        return _notes.get()
+    except LookupError:
+        pass
+    running = list(_running.values())
+    longest = max(running, key=len, default=())
+    if threading.get_ident() in {thread for _, thread in list(current.opened.values())}:
+        return ()
+    return longest if all(each == longest[: len(each)] for each in running) else ()
+
+
+# -- what the audit hook brings
+
+
+class _Busy(threading.local):
+    now = False  # in the midst of an event: what is opened here is opened by us
+
+
+_busy = _Busy()
+
+
+def _opened(arguments: tuple[Any, ...]) -> None:
+    name, _, flags = arguments
+    if not (_running or current.opened) or type(name) is int or not isinstance(flags, int):
+        return
+    access = flags & os.O_ACCMODE
+    if access == os.O_RDONLY:
+        if _running:
+            _event(name, read=True)
+    else:
+        _event(name, read=access == os.O_RDWR and not flags & os.O_TRUNC, write=True)
+
+
+def _connected(arguments: tuple[Any, ...]) -> None:
+    """A database of SQLite's: whether it is changed shows at the end of the step."""
+    if _running and isinstance(arguments[0], (str, bytes, os.PathLike)):
+        _event(arguments[0], read=True, opened=False)
+
+
+def _renamed(arguments: tuple[Any, ...]) -> None:
+    before, after, *folders = arguments
+    if (_running or current.opened) and folders == [-1, -1]:  # else the paths count from folders that we do not know
+        _event(before, write=True)
+        _event(after, write=True)
+
+
+def _removed(arguments: tuple[Any, ...]) -> None:
+    path, folder = arguments
+    if (_running or current.opened) and folder == -1:
+        _event(path, write=True)
+
+
+def _event(name: Any, *, read: bool = False, opened: bool = True, write: bool = False) -> None:
+    if _busy.now:
+        return
+    _busy.now = True
+    try:
+        path = _data_path(name)
+        if path is None or _is_ours():
+            return
+        notes = _here()
+        for note in notes if read else ():
+            note.read(path, opened=opened)
+        if write:
+            for note in notes:
+                note.write(path)
+            run = notes[-1].moment.run if notes else current.run_here()
+            if run is not None and not run.disabled:
+                files_of(run).write(path)
+    except Exception as error:
+        log("a file that was opened could not be noted: %s: %r", name, error)  # the open itself has to go on
+    finally:
+        _busy.now = False
+
+
+def _is_ours() -> bool:
+    """Whether a module of ours, or of the store's, opens the file; `File.open` is called by the user."""
+    name = str(sys._getframe(4).f_globals.get("__name__", ""))
+    return name.partition(".")[0] in (_PACKAGE, "diskcache") and name != f"{_PACKAGE}.file"
+
+
+def _data_path(name: Any) -> str | None:
+    """The full path of a file that may be data."""
+    path = os.path.abspath(os.fsdecode(name))
+    if path.endswith(_NO_DATA) or path.startswith(_NOT_DATA) or os.path.basename(path).startswith(OURS):
+        return None
+    return path
+
+
+# -- what a run knows of files
+
+
+class RunFiles:
+    """What one attempt at a run knows of files. Paths inside the folder that it began in are noted relative to that."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = weakref.ref(run)
+        try:
+            self.root = os.getcwd()
+        except FileNotFoundError:  # it was removed under us
+            self.root = os.sep
+        self._digests: dict[str, tuple[_Stamp, str]] = {}
+        self._pending: set[str] = set()  # written, not noted yet
+        self.written: set[str] = set()  # in this attempt
+        self.checked: set[str] = set()  # checkpoints whose files were compared
+        self.told: set[tuple[str, str]] = set()
+        self._known: dict[str, dict[str, Any]] = {}  # what the store notes of a file
+        self._of_stores: dict[str, bool] = {}  # folders
+
+    def is_of_store(self, path: str) -> bool:
+        folder = os.path.dirname(path)
+        if folder not in self._of_stores:
+            self._of_stores[folder] = in_store(folder)
+        return self._of_stores[folder]
+
+    def name(self, path: str) -> str:
+        inside = path.startswith(self.root.rstrip(os.sep) + os.sep)
+        return os.path.relpath(path, self.root) if inside else path
+
+    def path(self, name: str) -> str:
+        return os.path.normpath(os.path.join(self.root, name))
+
+    def write(self, path: str) -> None:
+        """A file is about to be written."""
+        self._pending.add(path)
+        self.written.add(path)
+        self.checked.clear()
+
+    def digest(self, path: str, stamp: _Stamp | None, *, counts: bool) -> str:
+        """Of the content; empty for a large file unless it counts. Unknown if the file is not as `stamp` says any more."""
+        if stamp is None or (stamp.size > _LARGE and not counts):
+            return ""
+        known = self._digests.get(path)
+        if known is None or known[0] != stamp:
+            if in_store(path):
+                return _UNKNOWN
+            try:
+                content = self._noted(path, stamp) or (content_digest(path).hex() if _stamp(path) == stamp else "")
+            except OSError:
+                content = ""
+            if not content or _stamp(path) != stamp:
+                return _UNKNOWN
+            if _is_fresh(stamp):
+                return content
+            known = self._digests[path] = stamp, content
+        return known[1]
+
+    def now(self, name: str) -> str:
+        """What identifies the file or folder today. It is excused if it is gone, or what an earlier attempt wrote."""
+        path = self.path(name)
+        if os.path.isdir(path):
+            return digest(path_identity(path)).hex()
+        stamp = _stamp(path)
+        found = self.digest(path, stamp, counts=True)
+        return f"{EXCUSED}{found}" if stamp is None or self.by_earlier_attempt(path, stamp, found) else found
+
+    def has_changed(self, name: str, was: list[Any]) -> bool:
+        """Whether a file is another than the one with that size, time and digest: one that is gone is not."""
+        size, moment, content = was
+        path = self.path(name)
+        stamp = _stamp(path)
+        if stamp is None or stamp == (size, moment):
+            return False
+        now = self.digest(path, stamp, counts=False) if content else ""
+        return not (content and now == content) and not self.by_earlier_attempt(path, stamp, now)
+
+    def by_earlier_attempt(self, path: str, stamp: _Stamp | None, content: str) -> bool:
+        """Whether an earlier attempt at this run has written what is there now."""
+        if stamp is None or path in self.written:
+            return False
+        wrote, run = self._note(path).get("wrote", {}), self._run()
+        attempt = wrote.get(content) or wrote.get(_mark(stamp))
+        return attempt is not None and run is not None and attempt < run.attempt_number
+
+    # What is noted in the store: contents that the run wrote, and the content that a file of some size and time has.
+
+    def _key(self, path: str) -> str:
+        run = self._run()
+        owner = run.shelf.owner if run is not None else ""
+        return f"node/{owner}/*/{blake3(os.fsencode(self.name(path))).hexdigest(length=16)}"
+
+    def _note(self, path: str) -> dict[str, Any]:
+        run = self._run()
+        if path not in self._known:
+            found = None
+            try:
+                found = run.shelf.read(self._key(path)) if run is not None and run.resumed else None
+            except OncemoreError:
+                pass  # damaged: as if nothing had been noted
+            self._known[path] = {} if found is None else dict(found.meta)
+        return self._known[path]
+
+    def _noted(self, path: str, stamp: _Stamp) -> str:
+        size, moment, content = self._note(path).get("seen", (0, 0, ""))
+        return str(content) if (size, moment) == stamp else ""
+
+    def save(self, seen: Iterable[tuple[str, _Stamp, str]] = ()) -> None:
+        """Note in the store what was written since the last time, and what was read that counts."""
+        changed: dict[str, dict[str, Any]] = {}
+        pending, self._pending = self._pending, set()
+        run = self._run()
+        attempt = 0 if run is None else run.attempt_number
+        for path in pending:
+            stamp = _stamp(path)
+            if stamp is None or self.is_of_store(path):
+                continue
+            content = _mark(stamp) if stamp.size > _LARGE_WRITTEN else self.digest(path, stamp, counts=False)
+            wrote: dict[str, int] = dict(self._note(path).get("wrote", {}))
+            if content != _UNKNOWN and wrote.pop(content, None) != attempt:
+                wrote = dict([*wrote.items(), (content, attempt)][-_REMEMBERED:])
+                changed[path] = {**self._note(path), "wrote": wrote}
+        for path, stamp, content in seen:
+            if self._noted(path, stamp) != content:
+                changed[path] = {**changed.get(path, self._note(path)), "seen": [*stamp, content]}
+        if changed and run is not None and run.id:
+            self._known.update(changed)
+            entries = [
+                encode(None, note, key=self._key(path), secret=run.shelf.secret) for path, note in changed.items()
+            ]
+            run.store.commit(put={entry.key: entry.frames for entry in entries})
+
+
+def _mark(stamp: _Stamp) -> str:
+    return f"{stamp.size} bytes at {stamp.time}"
+
+
+def _is_fresh(stamp: _Stamp) -> bool:
+    """Whether the file may be changed again and look the same."""
+    return time.time_ns() - stamp.time < (_TICK if stamp.time % 1_000_000_000 else _COARSE_TICK)
+
+
+_of_runs: weakref.WeakKeyDictionary[Any, RunFiles] = weakref.WeakKeyDictionary()
+
+
+def files_of(run: Any) -> RunFiles:
+    """What this process knows of the run's files."""
+    found = _of_runs.get(run)
+    if found is None:
+        found = _of_runs.setdefault(run, RunFiles(run))
+    return found
+
+
+def listen_to_opens() -> None:
+    """From now on it is noted what is read by steps, and written by them or between them."""
+    if not _Listening.on:
+        _Listening.on = True
+        listen("open", _opened)
+        listen("os.remove", _removed)
+        listen("os.rename", _renamed)
+        listen("sqlite3.connect", _connected)
+
+
+class _Listening:
+    on = False
+
+
+def enter(run: Any) -> None:
+    """A scope was opened: relative paths count from here."""
+    files_of(run)
+    listen_to_opens()
+
+
+def leave(run: Any) -> None:
+    """The scope is about to be left: note what was written since its last step."""
+    try:
+        files_of(run).save()
+    except OncemoreError:
+        pass  # who writes down how the run ended meets it, too
+
+
+def wrote(run: Any, path: str, *, now: bool) -> None:
+    """A file is an output of a step that ran (`now`) or was skipped."""
+    for note in _here():
+        if path in note.reads and not note.reads[path].opened:
+            del note.reads[path]
+        note.written.add(path)
+    files = files_of(run)
+    files.written.add(path)
+    if now:
+        files.write(path)
+
+
+class Inputs(Surrounding):
+    name = "inputs"
+    per_item = True
+
+    def before(self, moment: Moment) -> _Note:
+        listen_to_opens()
+        note: _Note = moment.inputs or _Note(moment)
+        moment.inputs = note
+        stack = (*_notes.get(()), note)
+        note.token = _notes.set(stack)
+        _running[id(note)] = stack
+        return note
+
+    def after(self, moment: Moment, note: _Note) -> None:
+        self.failed(moment, note)
+        note.finish(_notes.get(()))
+
+    def failed(self, moment: Moment, note: _Note) -> None:
+        _running.pop(id(note), None)
+        _notes.reset(note.token)
+
+    def digest(self, run: Any, name: str) -> str:
+        return files_of(run).now(name)
+
+    def part(self, run: Any, name: str) -> Part:
+        return Part(self.digest(run, name))
+
+    def label(self, name: str) -> str:
+        return f"file {name}"
+
+    def depend(self, run: Any, name: str) -> None:
+        for note in _here():
+            note.depend(name)
+
+
+def observes(run: Any, options: Mapping[str, Any]) -> bool:
+    """Whether the files that a step reads count: by its own word, the scope's, or that of a step around it."""
+    return options["inputs"] == OBSERVED or run.observes or any(note.counts for note in _here())
+
+
+def changed(run: Any, read: Mapping[str, list[Any]]) -> str | None:
+    """Which of the files that a step read has changed since, as the reason to run it again. Each is `[size, time, digest]`."""
+    files = files_of(run)
+    return next((f"{Inputs().label(name)} changed" for name, was in read.items() if files.has_changed(name, was)), None)
+
+
+def reused(run: Any, step: str, key: str, options: Mapping[str, Any], arguments: Mapping[str, Any], read: Any) -> None:
+    """A step is skipped: tell of files that changed since it read them. The steps around it have read them, too."""
+    files, around = files_of(run), _here()
+    for note in around:
+        for path in declared(options, arguments):
+            note.depend(files.name(path))
+        for name in read:
+            note.read(files.path(name))
+    if key in files.checked:
+        return
+    files.checked.add(key)
+    for name, was in read.items():
+        if (step, name) in files.told or not files.has_changed(name, was):
+            continue
+        files.told.add((step, name))
+        path = files.path(name)
+        parameter = next((name for name, value in arguments.items() if path in _paths_in([value])), None)
+        remedy = 'inputs="observed"' if parameter is None else f'inputs=["{parameter}"] or inputs="observed"'
+        warn(
+            f"step {step} was skipped, but file {name} has changed since the step read it. "
+            f"To make such a change count, give the step {remedy}"
+        )

@@ -1,0 +1,177 @@
+"""Random generators that nobody has seeded: a resumed scope gets the states that the first attempt opened with.
+
+So a script that draws numbers without a seed can be resumed, and its steps are found again. How it is told that a generator is
+unseeded: that of `random` is where it was when oncemore was imported; that of numpy is as the library makes it; one that a
+module of the project, one of its classes or a dict or list there holds was made by a statement without a seed.
+
+A scope that is opened again in the same process may be the next cell of a notebook, or the same once more. So it goes on with
+the generators as they are; if the first step that reads them ran when they were as an earlier scope found them, they are put
+back to that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ..fingerprint.statements import binding
+from ..fingerprint.values import digest
+from ..modules import canonical_name, is_project_module, loaded
+from .objects import walk_from
+from .rng import Generators, state_digest, states
+from .ways import way
+
+_HOLDERS = (dict, list, tuple)
+_MOST = 1000  # objects that are looked at in each of them
+
+_imported = digest(random.getstate())
+_openings: dict[str, list[Opening]] = {}  # of each run, by its own mark: the scopes that this process opened
+_MOST_OPENINGS = 8
+
+
+Handles = Iterator[tuple[str, tuple[Callable[[], Any], Callable[[Any], object]]]]  # how to take and to give a state
+
+
+class Opening:
+    """The global generators as a scope found them."""
+
+    def __init__(self) -> None:
+        self.states = {name: take() for name, (take, _) in _global()}
+        self.digests = {name: state_digest(state) for name, state in self.states.items()}
+        self.left: dict[str, bytes] = {}  # where the scope left them
+
+    def is_now(self) -> bool:
+        """Whether they are still so."""
+        return all(state_digest(take()) == self.digests.get(name) for name, (take, _) in _global())
+
+    def put_back(self) -> None:
+        for name, (_, give) in _global():
+            if name in self.states:
+                with contextlib.suppress(ValueError, TypeError):  # it is of another kind now
+                    give(self.states[name])
+
+
+class Unseeded:
+    """The unseeded generators of this process when a scope of a run opens, and their states; none if it was open before."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._earlier = _openings.setdefault(run, [])[-_MOST_OPENINGS:]
+        self._found = {} if self._earlier else dict(_find())
+        self._opening = Opening()
+        self.chosen: Opening | None = None
+        _openings[run] = [*self._earlier, self._opening]
+        self.states = {name: take() for name, (take, _) in self._found.items()}
+        self.written = not self.states  # nothing to be remembered
+
+    def take(self, states: dict[str, Any]) -> None:
+        """Put them to the states that the first attempt opened with."""
+        for name, state in states.items():
+            if name in self._found:
+                with contextlib.suppress(ValueError, TypeError):  # the state of a generator of another kind
+                    self._found[name][1](state)
+        _openings[self._run][-1] = self._opening = Opening()
+        self.written = self.states.keys() <= states.keys()
+        self.states = {**self.states, **states}
+
+    def leave(self) -> None:
+        """The scope is being left."""
+        self._opening.left = {name: state_digest(take()) for name, (take, _) in _global()}
+
+    def earlier(self) -> list[Opening]:
+        """How earlier scopes of this process found the generators; none if anybody seeded or drew since the last one."""
+        stand = self._earlier and self._earlier[-1].left == self._opening.digests and self._opening.is_now()
+        return self._earlier[::-1] if stand and self.chosen is None else []
+
+    def choose(self, opening: Opening) -> bool:
+        """Put the generators back to how an earlier scope found them; whether this is the first time."""
+        if self.chosen is not None:
+            return False
+        self.chosen = opening
+        opening.put_back()
+        return True
+
+
+def _global() -> Handles:
+    yield "random:random", (random.getstate, random.setstate)
+    if loaded("numpy") is not None:  # which loads its generator when somebody asks for it
+        importlib.import_module("numpy.random")
+    numpy = loaded("numpy.random")
+    if numpy is not None and hasattr(numpy, "set_state"):
+        yield "random:numpy", (lambda: numpy.get_state(legacy=False), numpy.set_state)
+
+
+def _find() -> Handles:
+    for name, (take, give) in _global():
+        state = take()
+        made = state.get("state", {}) if isinstance(state, dict) else {}
+        fresh = (
+            made.get("pos") == 623 and "key" in made and int(made["key"][0]) == 1 << 31
+        )  # a seed leaves another mark
+        if fresh or digest(state) == _imported:
+            yield name, (take, give)
+    yield from _of_modules()
+
+
+def every_state() -> dict[str, Any]:
+    """Where all generators are now: the global ones, and those that modules of the project hold."""
+    return {**states(), **{name: take() for name, (take, _) in _of_modules(seeded=True)}}
+
+
+def put_back(found: Mapping[str, Any]) -> None:
+    """Put the generators to these states, as `every_state` gave them."""
+    held = dict(_of_modules(seeded=True))
+    for name, state in found.items():
+        if name in held:
+            held[name][1](state)
+    Generators().restore(None, {name: state for name, state in found.items() if "." not in name})
+
+
+def _of_modules(*, seeded: bool = False) -> Handles:
+    numpy = loaded("numpy.random")
+    kinds: tuple[type, ...] = (random.Random,)
+    if numpy is not None and hasattr(numpy, "Generator"):
+        kinds = (random.Random, numpy.Generator, numpy.RandomState)
+    known: set[int] = set()
+    for module in sorted(name for name in list(sys.modules) if is_project_module(name)):
+        space = getattr(sys.modules.get(module), "__dict__", None) or {}
+        for name, value in _held(space, module):
+            inside = (
+                [value]
+                if isinstance(value, kinds)
+                else walk_from(value).found[:_MOST]
+                if type(value) in _HOLDERS
+                else []
+            )
+            found = [each for each in inside if isinstance(each, kinds) and id(each) not in known]
+            statement = binding(space, name) if found else None
+            if not found or (not seeded and (statement is None or not statement.unseeded)):
+                continue
+            for i, each in enumerate(found):
+                how = way(type(each))
+                if how is not None:
+                    known.add(id(each))
+                    # one that is made by another statement now is another generator
+                    made = "" if statement is None else statement.digest.hex()[:8]
+                    key = f"{canonical_name(module)}.{name}#{i} {made}"
+                    yield key, (_taker(how.content, each), _giver(how.assign, each))
+
+
+def _held(space: dict[str, Any], module: str) -> Iterator[tuple[str, Any]]:
+    """What the names of a module, and those of its classes, are bound to."""
+    for name, value in list(space.items()):
+        yield name, value
+        if isinstance(value, type) and value.__module__ == module:
+            yield from ((f"{name}.{each}", inner) for each, inner in list(vars(value).items()) if each[:2] != "__")
+
+
+def _taker(take: Callable[[Any], Any], generator: Any) -> Callable[[], Any]:
+    return lambda: take(generator)
+
+
+def _giver(give: Callable[[Any, Any], None], generator: Any) -> Callable[[Any], object]:
+    return lambda state: give(generator, state)

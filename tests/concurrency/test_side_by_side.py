@@ -1,0 +1,137 @@
+"""Steps that run side by side and change the same data: a resumed run runs nothing twice and ends with every change once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from oncemore import Run, checkpoint_scope, checkpointed
+
+ITEMS = 20
+usage: Counter[str] = Counter()
+results: list[int] = []
+table: dict[str, Any] = {"n": 0, "rows": []}
+total = 0
+lock = threading.Lock()
+executed = threading.local()
+PREFIX = "words"
+
+
+def collect(x: int) -> None:
+    global total
+    if x >= int(os.environ.get("FAIL_FROM", ITEMS)):
+        raise ConnectionError(x)
+    with lock:
+        usage["tokens"] += x
+        usage["calls"] += 1
+        total += x
+        table["n"] += 1
+        table["rows"].append({"x": x})
+        results.append(x)
+
+
+@checkpointed
+def ask(x: int) -> str:
+    collect(x)
+    return f"{PREFIX} {x}"
+
+
+@checkpointed
+async def ask_later(x: int) -> str:
+    await asyncio.sleep(0)
+    collect(x)
+    await asyncio.sleep(0)
+    return f"{PREFIX} {x}"
+
+
+@checkpointed
+def draw(x: int) -> float:
+    return random.random()
+
+
+def begin() -> None:
+    """As a new process would."""
+    global total
+    usage.clear()
+    results.clear()
+    table.update(n=0, rows=[])
+    total = 0
+
+
+def with_map(run: Run) -> Any:
+    return run.map(ask, range(ITEMS), on_error="collect")
+
+
+def with_coroutines(run: Run) -> Any:
+    return asyncio.run(run.map(ask_later, range(ITEMS), on_error="collect"))  # type: ignore[arg-type]
+
+
+def with_a_pool(run: Run) -> Any:
+    def one(x: int) -> Any:
+        try:
+            return ask(x)
+        except ConnectionError as error:
+            return error
+
+    with ThreadPoolExecutor(4) as pool:
+        return list(pool.map(one, range(ITEMS)))
+
+
+WAYS = pytest.mark.parametrize("way", [with_map, with_coroutines, with_a_pool], ids=lambda way: way.__name__)
+
+
+@WAYS
+def test_a_resumed_map_runs_what_is_missing_and_ends_with_every_change_once(
+    way: Callable[[Run], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for fail_from, runs in ((7, 7), (13, 6), (ITEMS, ITEMS - 13), (ITEMS, 0)):
+        monkeypatch.setenv("FAIL_FROM", str(fail_from))
+        begin()
+        with checkpoint_scope("side by side", store="store") as run:
+            found = way(run)
+        assert sum(run.ran.values()) == runs
+        assert found[:fail_from] == [f"words {x}" for x in range(fail_from)]
+        assert sorted(results) == list(range(fail_from))
+        assert (usage, total) == (Counter(tokens=sum(range(fail_from)), calls=fail_from), sum(range(fail_from)))
+        assert table["n"] == fail_from
+        assert sorted(row["x"] for row in table["rows"]) == list(range(fail_from))
+
+
+@WAYS
+def test_what_the_script_changes_before_a_map_counts(
+    way: Callable[[Run], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin()
+    with checkpoint_scope("side by side", store="store") as run:
+        way(run)
+        monkeypatch.setitem(globals(), "PREFIX", "other words")
+        assert way(run) == [f"other words {x}" for x in range(ITEMS)]
+        results.append(-1)
+        way(run)
+    assert sum(run.ran.values()) == 3 * ITEMS
+
+
+def test_another_seed_runs_a_map_that_draws_again() -> None:
+    for seed, runs in ((1, 8), (1, 0), (2, 8), (1, 0)):
+        random.seed(seed)
+        with checkpoint_scope("draws", store="store") as run:
+            run.map(draw, range(8))
+        assert run.ran["draw"] == runs
+
+
+def test_what_draws_after_a_map_that_draws_is_found_again() -> None:
+    found = []
+    for _ in range(2):
+        random.seed(1)
+        with checkpoint_scope("draws", store="store") as run:
+            run.map(draw, range(8))
+            found.append((draw(-1), random.random()))
+    assert (run.ran, found[0]) == ({}, found[1])

@@ -1,0 +1,228 @@
+"""Globals without an identity of their own: clients, engines, connections, locks. Steps that use them are kept."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from tests.processes import Script
+from tests.unit.again import skipped_alike
+
+# A stand-in for a library's client, with what such things are made of. It lies among the installed packages.
+LIBRARY = """
+import itertools, socket, ssl, threading, weakref
+
+class Pool:
+    def __init__(self):
+        self.lock, self.ids, self.sockets, self.local = threading.RLock(), itertools.count(), [], threading.local()
+
+class Client:
+    def __init__(self, base_url="http://a.example.com", api_key=None, **options):
+        self.base_url, self.api_key, self.pool, self.calls = base_url, api_key, Pool(), 0
+        self.context, self.cookies, self.owner = ssl.create_default_context(), {}, weakref.ref(self.pool)
+    def ask(self, question):
+        with self.pool.lock:
+            self.calls += 1
+            self.cookies[question] = next(self.pool.ids)
+            self.pool.sockets.append(socket.socket())
+        return f"{self.base_url} {question}"
+"""
+ASK = """
+    import sys
+    sys.path.append("site-packages")
+    from clients import Client
+    from oncemore import checkpoint_scope, checkpointed
+    URL = "http://a.example.com"
+    client = Client(base_url=URL, api_key="sk-very-secret-0123456789", timeout=3)
+
+    @checkpointed
+    def ask(question): print("RAN", question); return client.ask(question)
+    @checkpointed
+    def other(x): print("RAN other"); return x
+
+    with checkpoint_scope("r", store="kept") as run:
+        print(ask("one"), ask("two"), other(1))
+        for event in run.events():
+            if getattr(event, "reason", "new node") != "new node": print("WHY", event.reason)
+"""
+
+
+@pytest.fixture
+def library(script: Script) -> Script:
+    script.write(LIBRARY, "site-packages/clients.py")
+    return script
+
+
+def ran(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith("RAN")]
+
+
+def test_a_step_that_uses_a_client_is_kept(library: Script) -> None:
+    skipped_alike(library, ASK)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ("timeout=3", "timeout=4", "timeout=4"),
+        ('URL = "http://a.example.com"', 'URL = "http://b.example.com"', "global `script.client`"),
+    ],
+)
+def test_an_edited_statement_runs_it_again_and_shows_why(library: Script, before: str, after: str, shown: str) -> None:
+    library(ASK)
+    edited = library(ASK.replace(before, after)).lines
+    assert ran(edited) == ["RAN one", "RAN two"]
+    whys = [line for line in edited if line.startswith("WHY")]
+    assert whys and all("global `script.client`" in why and shown in why for why in whys)
+
+
+def test_a_secret_is_nowhere_in_the_store_and_in_no_reason(library: Script) -> None:
+    import zstandard
+
+    first = library(ASK)
+    second = library(ASK.replace("sk-very-secret-0123456789", "sk-very-secret-9876543210"))
+    assert ran(second.lines) == ["RAN one", "RAN two"]
+    assert "very-secret" not in first.out + first.err + second.out + second.err
+    for path in (library.folder / "kept").rglob("*"):
+        if path.is_file():
+            data = path.read_bytes()
+            at = data.find(zstandard.MAGIC_NUMBER.to_bytes(4, "little"))
+            while at >= 0:
+                try:
+                    assert b"very-secret" not in zstandard.ZstdDecompressor().decompressobj().decompress(data[at:])
+                except zstandard.ZstdError:
+                    pass
+                at = data.find(zstandard.MAGIC_NUMBER.to_bytes(4, "little"), at + 1)
+            assert b"very-secret" not in data
+
+
+def test_a_client_in_a_holder_stays_and_the_rest_of_the_holder_counts_and_is_restored(library: Script) -> None:
+    skipped_alike(
+        library,
+        """
+        import dataclasses, sys, threading
+        sys.path.append("site-packages")
+        from clients import Client
+        from oncemore import checkpoint_scope, checkpointed
+
+        @dataclasses.dataclass
+        class App:
+            client: object
+            count: int = 0
+            log: list = dataclasses.field(default_factory=list)
+
+        class Service:
+            def __init__(self):
+                self.lock, self.client, self.seen, self.calls = threading.Lock(), Client(), {}, 0
+            def go(self, x):
+                with self.lock:
+                    self.calls += 1
+                    self.seen[x] = self.calls
+                return self.client.ask(x)
+
+        clients, app, service = {"a": Client(), "n": [0]}, App(Client()), Service()
+
+        @checkpointed
+        def use(x):
+            print("RAN", x)
+            clients["n"].append(x); clients[x] = x; app.count += 1; app.log.append(x)
+            return clients["a"].ask(x), app.client.ask(x), service.go(x)
+
+        with checkpoint_scope("r"):
+            for i in range(3):
+                print(use(str(i)), clients["n"], app.count, app.log, service.calls, service.seen, service.lock.locked())
+        """,
+    )
+
+
+def test_a_client_that_is_made_when_it_is_needed_is_left_to_the_code(library: Script) -> None:
+    skipped_alike(
+        library,
+        """
+        import sys
+        sys.path.append("site-packages")
+        from clients import Client
+        from oncemore import checkpoint_scope, checkpointed
+        _client = None
+        def client():
+            global _client
+            if _client is None:
+                _client = Client("http://a.example.com")
+            return _client
+        @checkpointed
+        def ask(x): print("RAN", x); return client().ask(x)
+        with checkpoint_scope("r"):
+            print([ask(str(i)) for i in range(3)])
+        """,
+    )
+
+
+def test_a_client_that_a_step_makes_for_others_is_told_of(library: Script) -> None:
+    source = """
+        import sys
+        sys.path.append("site-packages")
+        from clients import Client
+        from oncemore import checkpoint_scope, checkpointed
+        client = None
+        @checkpointed
+        def connect():
+            global client
+            client = Client("http://a.example.com")
+        @checkpointed
+        def ask(x): return client.ask(x)
+        with checkpoint_scope("r") as run:
+            connect()
+            print(ask("x"))
+    """
+    first, second = library(source), library(source)
+    assert first.lines == second.lines == ["http://a.example.com x"]
+    assert "run r: 1 step could not be kept: connect (" in second.err
+
+
+STANDARD = """
+    import concurrent.futures, logging, socket, sqlite3, ssl, threading
+    from oncemore import checkpoint_scope, checkpointed
+    lock, local, context = threading.RLock(), threading.local(), ssl.create_default_context()
+    sock, pool, connection = socket.socket(), concurrent.futures.ThreadPoolExecutor(1), sqlite3.connect("data.db")
+    connection.execute("create table if not exists t (x)")
+    @checkpointed
+    def use(x):
+        print("RAN", x)
+        with lock:
+            local.x = x
+            connection.execute("insert into t values (?)", (x,))
+            connection.commit()
+        return sock.family.name, context.verify_mode.name, pool.submit(int, x).result()
+    with checkpoint_scope("r"):
+        print([use(i) for i in range(3)], connection.execute("select count(*) from t").fetchone())
+"""
+
+
+def test_those_of_the_standard_library(script: Script) -> None:
+    skipped_alike(script, STANDARD)
+
+
+REAL = {
+    "openai": "OpenAI(api_key='sk-0123456789abcdef', base_url='http://localhost:9')",
+    "anthropic": "Anthropic(api_key='sk-0123456789abcdef')",
+    "httpx": "Client(base_url='http://localhost:9')",
+    "requests": "Session()",
+    "boto3": "client('s3', region_name='eu-west-1', aws_access_key_id='a', aws_secret_access_key='b')",
+    "sqlalchemy": "create_engine('sqlite://')",
+}
+
+
+@pytest.mark.parametrize("package", REAL)
+def test_those_of_well_known_packages(script: Script, package: str) -> None:
+    pytest.importorskip(package)
+    source = f"""
+        import {package}
+        from oncemore import checkpoint_scope, checkpointed
+        client = {package}.{REAL[package]}
+        @checkpointed
+        def use(x): print("RAN", x); return type(client).__name__, x
+        with checkpoint_scope("r"):
+            print([use(i) for i in range(3)])
+    """
+    skipped_alike(script, textwrap.dedent(source))
