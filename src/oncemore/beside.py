@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
@@ -19,8 +18,7 @@ class Group:
     """The steps that are being computed under one step, or under none; `notes` is how the data was when one last ended."""
 
     def __init__(self, thread: int = 0) -> None:
-        self.lock = threading.RLock()
-        _groups.add(self)
+        self._process, self._lock = os.getpid(), threading.RLock()
         self.thread = thread or threading.get_ident()  # of the step around them, or of the scope
         self.notes: dict[str, Any] = {}
         self.generators: dict[str, Any] = {}  # how the random generators were when the first of them began
@@ -32,6 +30,13 @@ class Group:
 
     def __bool__(self) -> bool:
         return bool(self._running)
+
+    @property
+    def lock(self) -> Any:
+        """Of this process: in a forked child the parent's may be held by a thread that is not there."""
+        if self._process != os.getpid():
+            self._process, self._lock = os.getpid(), threading.RLock()
+        return self._lock
 
     @property
     def apart(self) -> bool:
@@ -62,18 +67,6 @@ class Group:
         finally:
             with self.lock:
                 self.maps -= 1
-
-
-_groups: weakref.WeakSet[Group] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """Another thread may have held a lock: it is not there any more."""
-    for group in list(_groups):
-        group.lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class Member:

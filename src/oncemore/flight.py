@@ -1,7 +1,7 @@
 """Leases: one computation of one node, however many threads, tasks and processes ask for it.
 
-Within a process a table of landings tells threads and tasks apart; between processes the store's own locks do, which the
-operating system frees when their owner dies. Waiting is described (`Pause`, `Arrival`), not done, here: the same path
+Within a process a table of leases tells threads and tasks apart; between processes the store's own locks do, which the
+operating system frees when their owner dies. Waiting is described (`Pause`, `Wait`), not done, here: the same path
 serves functions and coroutines, and `drive` or `drive_async` at its edge does the waiting.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,6 +24,7 @@ from .stores import Bytes, Hold, Store
 T = TypeVar("T")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
+_LOOK_AGAIN = 1.0  # seconds until a waiter makes sure that there is still somebody to wait for
 
 
 class Request(Protocol):
@@ -78,50 +80,64 @@ class Pause:
         await asyncio.sleep(self._seconds)
 
 
-class Landing:
-    """The end of a computation in this process, for those who wait for it: mostly nobody does."""
+class Completion:
+    """Tells waiters of this process that `owner` has finished. It has, too, if nobody has `owner` any more."""
 
-    # Without a lock, which a garbage collector that releases a seat might find held by its own thread.
+    # Without a lock, which Ctrl-C might leave half taken.
 
-    def __init__(self) -> None:
-        self._over = False
+    def __init__(self, owner: object) -> None:
+        self._owner = weakref.ref(owner)
+        self._ended = False
         self._waiting: list[Callable[[], object]] = []
 
-    def then(self, tell: Callable[[], object]) -> None:
-        """Call `tell` when it is over, in whichever thread that is; maybe twice."""
-        self._waiting.append(tell)  # first: else it might be over in between, and nobody would be told
-        if self._over:
-            tell()
+    @property
+    def over(self) -> bool:
+        return self._ended or self._owner() is None
+
+    def then(self, notify: Callable[[], object]) -> None:
+        """Call `notify` when it ends, in whichever thread that is; maybe twice."""
+        self._waiting.append(notify)  # first: else it might end in between, and nobody would be notified
+        if self._ended:
+            notify()
 
     def end(self) -> None:
-        """It is over. To be said again if Ctrl-C came in between."""
-        self._over = True
-        for tell in self._waiting:
-            tell()
+        """Notify the waiters. To be called again if Ctrl-C came in between."""
+        self._ended = True
+        for notify in self._waiting:
+            notify()
 
 
-class Arrival:
+class Wait:
     """Wait until another thread or task of this process has finished with a key."""
 
-    def __init__(self, landing: Landing) -> None:
-        self._landing = landing
+    def __init__(self, completion: Completion) -> None:
+        self._completion = completion
 
     def now(self) -> None:
-        over = threading.Event()
-        self._landing.then(over.set)
-        over.wait()
+        waiting = threading.Lock()  # not an Event: whoever releases the lease may do so inside this very wait
+        waiting.acquire()
+
+        def notify() -> None:
+            with suppress(RuntimeError):  # it was released before
+                waiting.release()
+
+        self._completion.then(notify)
+        while not waiting.acquire(timeout=_LOOK_AGAIN) and not self._completion.over:
+            pass
 
     async def later(self) -> None:
         import asyncio
 
         loop, over = asyncio.get_running_loop(), asyncio.Event()
 
-        def tell() -> None:
+        def notify() -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(over.set)
 
-        self._landing.then(tell)
-        await over.wait()
+        self._completion.then(notify)
+        while not (over.is_set() or self._completion.over):
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(over.wait(), _LOOK_AGAIN)
 
 
 class Thrown:
@@ -155,6 +171,7 @@ def drive(path: Path[T]) -> T:
         result: T = end.value
         return result
     except BaseException as error:
+        path.close()  # Ctrl-C may have come between two requests
         if thrown is not None and isinstance(thrown.error, StopIteration) and error.__cause__ is thrown.error:
             raise thrown.error from None  # which a generator that passes it on makes a RuntimeError of
         Thrown.restore(thrown, error)
@@ -178,12 +195,13 @@ async def drive_async(path: Path[T]) -> T:
         result: T = end.value
         return result
     except BaseException as error:
+        path.close()
         Thrown.restore(thrown, error)
         raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
 
 
 class Lease(Generic[T]):
-    """The right to compute one key. Its `__del__` releases it if an interrupt aborted `release`.
+    """The right to compute one key: until it is released, or until nobody has it any more because Ctrl-C came first.
 
     `hold` keeps other processes away (None: the store could not be asked), `entry` stands under the key now, and `seen` is
     what the caller made of that.
@@ -191,35 +209,38 @@ class Lease(Generic[T]):
 
     hold: Hold | None = None
     seen: T
-    _key: tuple[str, str] = ("", "")  # until it has one: an interrupt may come before
-    _over = False
 
     def __init__(self, store: Store, key: str) -> None:
-        self.landing = Landing()
+        self.completion = Completion(self)
         self._key = (store.url, key)
 
     @property
     def entry(self) -> Bytes | None:
         return None if self.hold is None else self.hold.entry
 
+    def take(self) -> Completion | None:
+        """Take the key for this lease; or whose completion to wait for."""
+        with _mutex:
+            other = _taken.get(self._key)
+            if other is None or other.over:
+                _taken[self._key] = self.completion
+                return None
+            return other
+
     def release(self) -> None:
-        if self._over:
-            return
         try:
             if self.hold is not None:
                 self.hold.release()
         finally:
-            # not in a child that was forked while its parent had the lease
-            if self._key in _landings and _landings[self._key] is self.landing:
-                self.landing.end()
-                del _landings[self._key]
-        self._over = True
-
-    __del__ = release
+            with _mutex:
+                # not in a child that was forked while its parent had the lease
+                if _taken.get(self._key) is self.completion:
+                    self.completion.end()
+                    del _taken[self._key]
 
 
-# Without a lock: who puts a landing here by `setdefault`, one operation of the interpreter, is the one to take it out.
-_landings: dict[tuple[str, str], Landing] = {}
+_taken: dict[tuple[str, str], Completion] = {}  # by store and key: what is being computed in this process
+_mutex = threading.RLock()
 
 
 def acquire(
@@ -245,9 +266,9 @@ def acquire(
         return True
 
     try:
-        landing = _landings.setdefault((store.url, key), lease.landing)
-        if landing is not lease.landing:
-            yield Arrival(landing)
+        other = lease.take()
+        if other is not None:
+            yield Wait(other)
             return None
         while not (yield Blocking(take)):
             yield Pause(pause)
@@ -271,7 +292,9 @@ def _threads() -> ThreadPoolExecutor:
 
 def _after_fork() -> None:
     """A forked child has none of the threads that hold leases or wait for stores."""
-    _landings.clear()
+    global _mutex
+    _mutex = threading.RLock()
+    _taken.clear()
     _pool.clear()
 
 

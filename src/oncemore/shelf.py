@@ -19,7 +19,7 @@ from .earlier import Older, completed, earlier
 from .errors import IntegrityError, OncemoreError, StoreError
 from .events import Event, SnapshotSaved, StepCompleted, StepForgotten
 from .fingerprint import Part, code_of
-from .flight import Arrival, Blocking, Landing, Path
+from .flight import Blocking, Completion, Path, Wait
 from .nodes import FORGOTTEN, GONE, ROLLED_BACK, SIGILS, Kept, Node, intents_of, quoted, variant_key
 from .records import Generation, changed, home_of, needed, read_log, signed
 from .secret import secret
@@ -84,7 +84,7 @@ class Shelf:
         self._lost: set[str] = set()  # nodes whose entries are gone from the store
         self._by_step: dict[str, tuple[dict[str, list[str]], list[str]]] = {}
         self._codes: dict[str, tuple[dict[str, Part], dict[str, str]]] = {}  # what each code consisted of
-        self._fetching: dict[str, tuple[int, Landing]] = {}  # by prefix: the process that fetches, and the end of it
+        self._fetching: dict[str, tuple[int, Completion]] = {}  # by prefix: the process that fetches
 
     def node(self, step: str, arguments: str, code: str) -> Node:
         return Node(self.home, self.owner, step, arguments, code)
@@ -236,14 +236,15 @@ class Shelf:
         if prefix in self._tried and prefix not in self._fetching:
             return
         if prefix in self._fetching and self._fetching[prefix][0] == process:
-            yield Arrival(self._fetching[prefix][1])
+            yield Wait(self._fetching[prefix][1])
             return
-        landing = Landing()
-        self._fetching[prefix] = process, landing
+        work = Blocking(self._fetch, prefix)
+        completion = Completion(work)
+        self._fetching[prefix] = process, completion
         try:
-            yield Blocking(self._fetch, prefix)
+            yield work
         finally:
-            landing.end()
+            completion.end()
             self._fetching.pop(prefix, None)
 
     def _fetch(self, prefix: str) -> None:

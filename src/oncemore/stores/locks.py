@@ -8,8 +8,9 @@ A POSIX record lock goes when *any* descriptor of its file is closed in the proc
 store would drop them all. Linux has locks that belong to an open file instead, and they are used there. Elsewhere (macOS)
 they are POSIX locks, and no script may open a store's files.
 
-Ctrl-C may come between any two operations, and a notebook goes on after it: what is half done is undone by the hold, at
-the latest when that is garbage collected.
+Ctrl-C may come between any two operations, and a notebook goes on after it. So a key is held as long as its hold exists: no
+code of ours has to run for it to be free again, and the next operation unlocks what is left. (There is no `__del__`: Python
+drops a Ctrl-C that comes while one runs.)
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import struct
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Collection
 
 from blake3 import blake3
@@ -48,41 +50,46 @@ class LockFile:
         """Start as a process that holds nothing: a new one, or the child of a fork, which inherits no record locks."""
         self._close()
         self._mutex = threading.RLock()  # a hold may be garbage collected, and let go, in the midst of something else
-        self._held: dict[str, _Ticket] = {}
+        self._held: dict[str, weakref.ref[FileHold]] = {}
 
     def acquire(self, key: str) -> FileHold | None:
         """Hold `key`, or None while anyone does, in this process or another."""
-        offset = _offset(key)
-        ticket = _Ticket(offset)
-        hold = FileHold(self, key, ticket)
+        hold = FileHold(self, key)
         with self._mutex:
             if self._descriptor is not None and not self._in_place():
                 # The store was deleted or moved. Others lock the new file: what was held through the old one is lost.
                 self._close()
                 self._held = {}
+            self._free_abandoned()
             if key in self._held:
                 return None
-            try:
-                self._held[key] = ticket
-                if self._lock(offset):
-                    return hold
-            except BaseException:
-                hold.release()
-                raise
-            hold.release()
+            self._held[key] = hold.reference
+            if self._lock(hold.offset):
+                return hold
+            del self._held[key]
             return None
 
-    def release(self, key: str, ticket: _Ticket) -> None:
-        """Let go of `key`, and of its byte when no other key needs that. No effect if it is not held by this ticket."""
+    def release(self, hold: FileHold) -> None:
+        """Let go of its key, and of the key's byte when no other key needs that. No effect if it is not held by this hold."""
         with self._mutex:
-            if self._held.get(key) is not ticket:
-                return
-            del self._held[key]
-            shared = any(other.offset == ticket.offset for other in self._held.values())
-            if self._held and not shared and self._descriptor is not None:
-                _set(self._descriptor, fcntl.F_UNLCK, ticket.offset)
-            if not self._held:
-                self._close()
+            self._free_abandoned()
+            if self._held.get(hold.key) is hold.reference:
+                self._free(hold.key)
+
+    def _free_abandoned(self) -> None:
+        """Free the keys whose holds are gone, because Ctrl-C came before they were handed out or while they were released."""
+        for key, reference in self._held.copy().items():
+            if reference() is None:
+                self._free(key)
+
+    def _free(self, key: str) -> None:
+        # Only then out of the table: if Ctrl-C comes in between, it is done again.
+        offset, others = _offset(key), [each() for other, each in self._held.copy().items() if other != key]
+        if self._descriptor is not None and not any(hold is not None and hold.offset == offset for hold in others):
+            _set(self._descriptor, fcntl.F_UNLCK, offset)
+        if not others:
+            self._close()
+        self._held.pop(key, None)
 
     def held(self, keys: Collection[str]) -> set[str]:
         """Those of the keys that anyone holds, in this process or another. Takes none of them."""
@@ -106,10 +113,10 @@ class LockFile:
         if not isinstance(hold, FileHold) or hold.file is not self:
             raise UsageError(f"{hold!r} is not a hold of this store")
         with self._mutex:
-            held = self._held.get(hold.key) is hold.ticket
+            held = self._held.get(hold.key) is hold.reference
             if held and self._descriptor is not None:  # else no lock file can be made, see `_lock`
                 # Locked again, which changes nothing if it is still locked: closing a descriptor may have unlocked it.
-                held = self._in_place() and self._lock(hold.ticket.offset)
+                held = self._in_place() and self._lock(hold.offset)
             if not held:
                 raise HoldLost(f"the hold on {hold.key!r} was released, or {self._path} replaced: nothing was written")
 
@@ -137,33 +144,18 @@ class LockFile:
             os.close(descriptor)
 
 
-class _Ticket:
-    """Tells one hold of a key from an earlier one, and from one of the process that forked."""
-
-    __slots__ = ("offset",)
-
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-
-
 class FileHold:
-    """A key held until released, or until this process ends."""
+    """A key held until released, until nobody has the hold any more, or until this process ends."""
 
     entry: Bytes | None = None
-    _over = False
 
-    def __init__(self, file: LockFile, key: str, ticket: _Ticket) -> None:
-        self.file = file
-        self.key = key
-        self.ticket = ticket
+    def __init__(self, file: LockFile, key: str) -> None:
+        self.file, self.key, self.offset = file, key, _offset(key)
+        self.reference = weakref.ref(self)  # what tells it from an earlier hold of the key, and from one of the parent
 
     def release(self) -> None:
         """Let go. Again, or in a forked child, which holds nothing: no effect."""
-        if not self._over:
-            self.file.release(self.key, self.ticket)
-            self._over = True
-
-    __del__ = release
+        self.file.release(self)
 
 
 def _offset(key: str) -> int:
