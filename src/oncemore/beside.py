@@ -91,7 +91,7 @@ class Epochs:
         self._first: dict[str, bytes] = {}
         self._left: dict[str, bytes] = {}
         self.concurrent: set[str] = set()  # steps that overlap with others
-        self.ended = 0.0  # when the last step ended that drew random numbers beside others, and was skipped
+        self.ended = 0  # when the last step ended that drew random numbers beside others, and was skipped
 
     def first(self, data: Iterable[tuple[str, bytes]], *, busy: bool) -> list[bytes]:
         """What the script itself made of each; `busy`: steps are running, and may be changing it now."""

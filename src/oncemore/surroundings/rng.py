@@ -34,7 +34,8 @@ class Generators(Surrounding):
 
     def after(self, moment: Moment, note: dict[str, Any]) -> dict[str, Any] | None:
         # a library that was loaded by the step itself counts as changed: its generator is where the step left it
-        now = states()
+        with moment.run.group.lock:  # of two steps side by side, the later one has the later state
+            now, ended = states(), time.time_ns()
         found = {name: state for name, state in now.items() if name not in note or not same_state(state, note[name])}
         if not found or moment.run.joined:
             return found or None
@@ -44,7 +45,7 @@ class Generators(Surrounding):
             for name in found.keys() & first.keys():
                 [then] = epochs.first([(f"random:{name}", state_digest(first[name]))], busy=True)
                 moment.reads[f"random:{_BESIDE}{name}"] = then.hex()
-            found[_BESIDE] = time.time()
+            found[_BESIDE] = ended
         elif moment.first:
             moment.reads.update({f"random:{name}": state_digest(note[name]).hex() for name in found if name in note})
         epochs.leave((f"random:{name}", state_digest(now[name])) for name in found if name != _BESIDE)
