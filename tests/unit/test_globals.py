@@ -316,6 +316,16 @@ CASES = {
         with checkpoint_scope("r"):
             asyncio.run(main())
     """,
+    "counters of numbers": """
+        import itertools
+        ids, odd, half, still = itertools.count(), itertools.count(5, 2), itertools.count(0.5, -0.25), itertools.count(7, 0)
+        @checkpointed
+        def f(x):
+            print("RAN", x); return [(next(ids), next(odd), next(half), next(still)) for _ in range(x)]
+        with checkpoint_scope("r"):
+            for i in range(3): print(f(i), next(ids)); point()
+        print(ids, odd, half, still)
+    """,
     "recursion": """
         depth = []
         @checkpointed
@@ -379,12 +389,20 @@ def test_a_step_that_failed_is_tried_again_with_the_globals_as_they_are(script: 
 
 
 @pytest.mark.parametrize(
-    "made", ["itertools.count()", "itertools.cycle('abc')", "iter([1, 2, 3, 4])", "(x for x in range(9))", "Queue()"]
+    "made",
+    [
+        "itertools.count(Fraction(1, 2))",
+        "itertools.cycle('abc')",
+        "iter([1, 2, 3, 4])",
+        "(x for x in range(9))",
+        "Queue()",
+    ],
 )
 def test_what_is_used_up_unseen_is_told_and_never_skipped(script: Script, made: str) -> None:
     take = "ITEMS.get_nowait()" if made == "Queue()" else "next(ITEMS)"
     source = HEAD + textwrap.dedent(f"""
         import itertools
+        from fractions import Fraction
         from queue import Queue
         ITEMS = {made}
         if hasattr(ITEMS, "put"): [ITEMS.put(x) for x in range(5)]

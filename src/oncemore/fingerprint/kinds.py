@@ -6,6 +6,7 @@ by their pickles: several pickles differ between Python versions.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import reprlib
@@ -232,6 +233,19 @@ def _inert(value: Any) -> Parts:
     return Parts("inert", [category(kind), own, "iterable", over], "attribute")
 
 
+def counter_at(counter: Any) -> tuple[Any, Any] | None:
+    """Where an `itertools.count` of plain numbers is, and its step. Its repr is the only public way to see that."""
+    try:
+        found = ast.literal_eval(repr(counter).removeprefix("count"))
+    except (ValueError, SyntaxError):
+        return None
+    return found if isinstance(found, tuple) else (found, 1)
+
+
+def _counter(counter: Any) -> Parts:
+    return refuse(counter) if counter_at(counter) is None else Parts("count", [repr(counter)])
+
+
 def _random(value: Any) -> Sequence[Any]:
     name = global_generator(value)
     return [value.getstate()] if name is None else [name]
@@ -258,6 +272,7 @@ WHOLE: dict[str, Describe] = {
     "functools.partial": _partial,
     "functools._lru_cache_wrapper": lambda v: Parts("lru_cache", [v.__wrapped__, v.cache_parameters()]),
     "enum.Enum": _enum,
+    "itertools.count": _counter,
     "types.GenericAlias": lambda v: Parts("alias", [v.__origin__, v.__args__]),
     "types.UnionType": lambda v: Parts("union", [v.__args__]),
     "types.SimpleNamespace": lambda v: Parts("namespace", [type(v), *attributes(v)], "attribute"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import contextlib
 import io
+import itertools
 import random
 import sys
 import weakref
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ..file import File, FileChange
 from ..fingerprint.inert import category, once_per_type
-from ..fingerprint.kinds import ATTRS_HASH, is_refused, layout_of
+from ..fingerprint.kinds import ATTRS_HASH, counter_at, is_refused, layout_of
 from ..fingerprint.objects import is_its_attributes
 from ..fingerprint.values import Digests, identity
 from ..modules import global_generator, loaded, module_of
@@ -305,6 +306,13 @@ def _assign_weakly(obj: Any, content: list[Any]) -> None:
     obj.update(content if isinstance(obj, weakref.WeakSet) else dict(zip(content[::2], content[1::2])))
 
 
+def _advance(counter: Any, to: tuple[Any, Any]) -> None:
+    """Count on to where a step left it, which is never behind where the step found it."""
+    (now, step), (then, _) = counter_at(counter) or to, to
+    for _ in range(round((then - now) / step) if step else 0):
+        next(counter)
+
+
 def _values_and_keys(obj: Any) -> Iterable[Any]:
     entries = _entries(obj)
     return [*(value for _, value in entries), *(key for key, _ in entries)]
@@ -409,6 +417,7 @@ _WAYS: dict[type, Way] = {
         same_as=_same_elements,
     ),
     array.array: Way(_nothing, lambda obj: obj[:], _assign_numbers, heavy=True),
+    itertools.count: Way(_nothing, counter_at, _advance, same_as=eq, possible=lambda obj: counter_at(obj) is not None),
 }
 
 
