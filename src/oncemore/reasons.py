@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from .errors import UsageError
 from .events import Event, StepCompleted, StepFailed, StepNotKept
-from .fingerprint import Part
+from .fingerprint import Part, code_of
 from .fingerprint.shown import rows_differing
 from .nodes import NEW, Node
 from .shelf import Shelf
@@ -114,7 +114,7 @@ class Reason(NamedTuple):
 
 
 def compare(shelf: Shelf, node: Node, now: Facts, run: Any, passed: Container[str]) -> Reason:
-    """What changed since the nearest checkpoint of the same step; without one the node is new.
+    """What changed since the nearest checkpoint of the same step, of equally near ones the newest; without one the node is new.
 
     Skips checkpoints already used in this scope (`passed`); those belong to other calls.
     """
@@ -122,16 +122,17 @@ def compare(shelf: Shelf, node: Node, now: Facts, run: Any, passed: Container[st
     if meta is not None:
         found = tuple(_changes_of_reads(meta, run))
         return Reason(sentence(found), found, node.key if found else "")
-    nearest, least = None, len(now.arguments) + 1
+    nearest, least = None, (len(now.arguments) + 1, 0, 0.0)
     for other, entry in shelf.others(node):
         meta = entry.meta
-        before: dict[str, str] = meta.get("arguments", {})
-        differing = sum(_digest(now.arguments, name) != before.get(name) for name in {**before, **now.arguments})
-        if other.key not in passed and differing < least:
-            nearest, least = (other, meta), differing
-        if not least:
-            break
-    if nearest is None or (least and least == len(now.arguments) > 1):
+        arguments, data = (
+            _differences(meta.get("arguments", {}), now.arguments),
+            _differences(meta.get("data", {}), now.reads),
+        )
+        distance = arguments, data + (code_of(other.code) != code_of(node.code)), -entry.time
+        if other.key not in passed and distance < least:
+            nearest, least = (other, meta), distance
+    if nearest is None or (least[0] and least[0] == len(now.arguments) > 1):
         return Reason(NEW)
     other, meta = nearest
     found = tuple(compared(recorded(shelf, other.code, meta), now))
@@ -181,8 +182,9 @@ def compared(before: Facts, now: Facts) -> Iterator[Change]:
             )
 
 
-def _digest(parts: Mapping[str, Part], name: str) -> str | None:
-    return parts[name].digest if name in parts else None
+def _differences(before: Mapping[str, str], now: Mapping[str, Part]) -> int:
+    """In how many parts two calls differ."""
+    return sum(name not in now or now[name].digest != before.get(name) for name in {**before, **now})
 
 
 def _differing(

@@ -266,3 +266,23 @@ class Touchy:
 
 def test_showing_a_value_runs_none_of_the_users_code() -> None:
     assert explained(Touchy(), [Touchy()]).reason == "argument `value`: <Touchy> -> [<Touchy>]"
+
+
+def test_a_call_is_compared_with_the_nearest_earlier_one_and_of_equally_near_ones_with_the_newest() -> None:
+    scale = {"by": 1}
+
+    @checkpointed
+    def step(rows: list[int]) -> int:
+        return sum(rows) * scale["by"]
+
+    def attempt(rows: list[int], by: int) -> str:
+        scale["by"] = by
+        with checkpoint_scope("nearest", store="store"):
+            said = step.explain(rows).reason
+            step(rows)
+        return said
+
+    attempt([1, 2], 1)
+    assert attempt([1, 2], 5) == "closure `scale`: {'by': 1} -> {'by': 5}"
+    assert attempt([1, 2, 3], 5) == "argument `rows`: [1, 2] -> [1, 2, 3]"
+    assert attempt([4], 5) == "argument `rows`: [1, 2, 3] -> [4]"

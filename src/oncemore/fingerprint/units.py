@@ -53,7 +53,7 @@ def describe_root(walk: Walk, root: Any) -> None:
         walk.record("code", lambda: hashed("code", walk.scan(root)), root)
         for name, value, slot in held(root):
             listed = len(walk.data)
-            walk.record(name, lambda: walk.held(name, value, slot), value)  # noqa: B023
+            walk.record(name, lambda: walk.held("", value, slot), value)  # noqa: B023
             if len(walk.data) > listed and is_data(value):
                 del walk.records[name]  # it is listed as what it is
     elif isinstance(root, ModuleType):

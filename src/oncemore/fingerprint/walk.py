@@ -204,7 +204,7 @@ class Walk:
         if slot is None and id(value) in self._listed:
             return  # known by another name
         self._listed[id(value)] = value
-        name = " ".join(self._trail)
+        name = " ".join(filter(None, self._trail))
         while name in self.data:
             name += "'"
         if slot is not None and slot.space is not None:
@@ -310,7 +310,7 @@ class Walk:
         return hashed(*pieces)
 
     def held(self, name: str, value: object, slot: Slot | None) -> bytes:
-        """What a function carries along under a name."""
+        """What a function carries along under a name; none if the part that is being recorded has that name."""
         listed = len(self.data)
         found = self._absent(slot) if value is ABSENT else self.describe_at(name, value, slot)
         if slot is not None and (len(self.data) == listed or not units.is_data(value)):
