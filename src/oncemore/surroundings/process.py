@@ -8,7 +8,6 @@ step's, and a step that leaves the process alone costs nothing.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from .. import current
 from . import Moment, Surrounding
+from .audit import listen
 
 
 class _Recorder:
@@ -74,7 +74,6 @@ class Changes(_Recorder):
 _Recorders = tuple[_Recorder, ...]
 _recorders: ContextVar[_Recorders | None] = ContextVar("oncemore_process", default=None)
 _threads: WeakKeyDictionary[threading.Thread, _Recorders] = WeakKeyDictionary()  # those that steps started
-_hooked = False
 T = TypeVar("T", bound=_Recorder)
 
 
@@ -90,11 +89,11 @@ def _of(kind: type[T]) -> list[T]:
 
 def record(*recorders: _Recorder) -> None:
     """Let these note, too, what happens in this context, until `stop`."""
-    global _hooked
-    if not _hooked:  # with the first step that runs: a hook stays for good
-        _hooked = True
-        sys.addaudithook(_hear)
+    if _belongs not in current.starting:  # with the first step that runs: a hook stays for good
         current.starting.append(_belongs)
+        listen("os.putenv", _set)
+        listen("os.unsetenv", _set)
+        listen("os.chdir", _go)
     _recorders.set((*_running(), *recorders))
 
 
@@ -115,13 +114,16 @@ def gave_back(call: str, number: int) -> None:
         taken.drop(call, number)
 
 
-def _hear(event: str, args: tuple[Any, ...]) -> None:
-    if event in ("os.putenv", "os.unsetenv"):
-        for changes in _of(Changes):
-            changes.set(os.fsdecode(args[0]), os.fsdecode(args[1]) if event == "os.putenv" else None)
-    elif event == "os.chdir":
-        for changes in _of(Changes):
-            changes.go(f"/dev/fd/{args[0]}" if isinstance(args[0], int) else os.fsdecode(args[0]))
+def _set(arguments: tuple[Any, ...]) -> None:
+    name, value = (*map(os.fsdecode, arguments), None)[:2]  # the value is missing where a variable is removed
+    for changes in _of(Changes):
+        changes.set(str(name), value)
+
+
+def _go(arguments: tuple[Any, ...]) -> None:
+    [target] = arguments
+    for changes in _of(Changes):
+        changes.go(f"/dev/fd/{target}" if isinstance(target, int) else os.fsdecode(target))
 
 
 def _belongs(thread: threading.Thread) -> None:
