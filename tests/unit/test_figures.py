@@ -286,17 +286,15 @@ def test_a_step_that_draws_nothing_has_no_effect_and_changes_nothing() -> None:
 
 
 def test_a_figure_that_cannot_be_pickled_is_told() -> None:
-    import threading
-
     plt.plot([1])
 
     @checkpointed
     def new() -> None:
-        plt.figure().lock = threading.Lock()
+        plt.figure().items = iter([1])
 
     @checkpointed
     def old() -> None:
-        plt.plot([2])[0].lock = threading.Lock()
+        plt.plot([2])[0].items = iter([1])
 
     for step in (old, new):
         with pytest.warns(CheckpointWarning, match="which cannot be pickled") as told, checkpoint_scope("told"):

@@ -84,7 +84,8 @@ class LockFile:
 
     def _free(self, key: str) -> None:
         # Only then out of the table: if Ctrl-C comes in between, it is done again.
-        offset, others = _offset(key), [each() for other, each in self._held.copy().items() if other != key]
+        hold, others = self._held[key](), [each() for other, each in self._held.copy().items() if other != key]
+        offset = _offset(key) if hold is None else hold.offset
         if self._descriptor is not None and not any(hold is not None and hold.offset == offset for hold in others):
             _set(self._descriptor, fcntl.F_UNLCK, offset)
         if not others:
