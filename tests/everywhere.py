@@ -24,6 +24,7 @@ from typing import Sequence  # as plain as this file has to be for an old Python
 from tests.pythons import ROOT, SUPPORTED, VENVS, Python, Trouble, environment, find, say
 
 TEST = ["--editable", ".[test]"]
+FULL = ["--editable", ".[test,libraries]"]
 LINT = ["--editable", ".[lint]"]
 DOCS = ["--editable", ".[docs]"]
 DEMO = ["--editable", ".", "numpy", "pandas"]
@@ -64,7 +65,7 @@ def main() -> int:
             return 0 if _docs() else 1
         if asked.command == "captures":
             newest = _choose()[-1]
-            inside = environment(newest, newest.minor, TEST)
+            inside = environment(newest, newest.minor, FULL)
             return subprocess.run([inside, "-m", "tests.captures"], cwd=ROOT).returncode
         if asked.command == "campaign":
             return _campaign(_choose(wanted)[-1], arguments)
@@ -116,8 +117,8 @@ def plan(pythons: list[Python]) -> list[Round]:
     *others, newest = pythons
     oldest, *between = others or [newest]
     return [
-        Round(newest, newest.minor, tuple(TEST), brief=False),
-        *(Round(python, python.minor, tuple(TEST), brief=True) for python in reversed(between)),
+        Round(newest, newest.minor, tuple(FULL), brief=False),
+        *(Round(python, f"{python.minor}-brief", tuple(TEST), brief=True) for python in reversed(between)),
         Round(oldest, f"{oldest.minor}-wrapt1", (*TEST, "wrapt<2"), brief=True),
     ]
 
@@ -217,7 +218,7 @@ def _test_some(pythons: list[Python], arguments: list[str]) -> int:
     """The tests that somebody asks for, and nothing else."""
     failed = 0
     for python in pythons:
-        inside = environment(python, python.minor, TEST)
+        inside = environment(python, python.minor, FULL)
         failed += _pytest(f"Python {python.version}", python.minor, inside, "short", arguments)[1]
     return 1 if failed else 0
 
