@@ -70,8 +70,8 @@ def _planned(*versions: str) -> list[tuple[str, bool, bool]]:
 def test_the_newest_python_is_tested_in_full_the_others_in_brief_and_the_oldest_with_wrapt_1() -> None:
     assert _planned("3.10", "3.11", "3.12", "3.13") == [
         ("3.13", False, False),
-        ("3.12", True, False),
-        ("3.11", True, False),
+        ("3.12-brief", True, False),
+        ("3.11-brief", True, False),
         ("3.10-wrapt1", True, True),
     ]
 
