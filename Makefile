@@ -6,7 +6,7 @@
 #   make test PYTHONS="3.10 3.12"    on these Pythons, with or without ARGS
 #   make check                       ruff, mypy and pyright
 #   make campaign                    500 made-up scripts and public example scripts, killed, edited, resumed, compared with plain Python;
-#                                    COUNT=2000 for more, ARGS="--only 17" for one of the made-up ones
+#                                    the long tests at full length; COUNT=2000 for more scripts, ARGS="--only 17" for one of them
 
 export PYTHONS ARGS COUNT
 

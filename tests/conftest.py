@@ -1,7 +1,6 @@
 """What every test has: a home of its own, scripts in processes of their own, campaigns of the right length.
 
-`ONCEMORE_TEST_CAMPAIGN=full` runs the long campaigns at full length, as `make test` does on the newest Python;
-otherwise they are short.
+`ONCEMORE_TEST_CAMPAIGN=full` runs the long tests at full length, as `make campaign` does; otherwise they are short.
 """
 
 from __future__ import annotations

@@ -174,13 +174,14 @@ def _docs() -> bool:
 
 
 def _campaign(python: Python, arguments: list[str]) -> int:
-    """Scripts that are killed, edited and resumed, and end like plain Python."""
-    inside = environment(python, "campaign", TEST, optional=PUBLIC)
+    """Scripts that are killed, edited and resumed, and end like plain Python; then the long tests at full length."""
+    inside = environment(python, "campaign", FULL, optional=PUBLIC)
     made = [inside, "-m", "tests.properties.scripts", "--count", os.environ.get("COUNT") or "500", *arguments]
     good = _succeeds("made-up scripts", made)
     if not arguments:
         sources = str(VENVS / "public")
         good &= _succeeds("public scripts", [inside, "-m", "tests.properties.public_scripts", "--sources", sources])
+        good &= not _pytest("long tests", "campaign", inside, ["-m", "slow"], campaign="full")[1]
     return 0 if good else 1
 
 
@@ -198,9 +199,9 @@ def _test(rounds: list[Round]) -> int:
     total = [0, 0, 0]
     for each, inside in environments.items():
         begun = time.monotonic()
-        campaign, arguments = ("short", ["--brief"]) if each.brief else ("full", [])
+        arguments = ["--brief"] if each.brief else []
         title = f"Python {each.python.version}, wrapt {_wrapt(inside)}, {'brief' if each.brief else 'all tests'}"
-        counts = _pytest(title, each.environment, inside, campaign, arguments)
+        counts = _pytest(title, each.environment, inside, arguments)
         total = [before + now for before, now in zip(total, counts)]
         lines.append(f"{title}: {_summed(counts)} in {time.monotonic() - begun:.0f} s")
     print("\n== summary")
@@ -219,7 +220,7 @@ def _test_some(pythons: list[Python], arguments: list[str]) -> int:
     failed = 0
     for python in pythons:
         inside = environment(python, python.minor, FULL)
-        failed += _pytest(f"Python {python.version}", python.minor, inside, "short", arguments)[1]
+        failed += _pytest(f"Python {python.version}", python.minor, inside, arguments)[1]
     return 1 if failed else 0
 
 
@@ -234,7 +235,7 @@ def _wrapt(inside: str) -> str:
     return subprocess.run([inside, "-c", ask], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
-def _pytest(title: str, name: str, inside: str, campaign: str, arguments: list[str]) -> tuple[int, int, int]:
+def _pytest(title: str, name: str, inside: str, arguments: list[str], campaign: str = "short") -> tuple[int, int, int]:
     """Run the tests in one environment: how many passed, failed and were skipped."""
     # The tests start some thousand processes: ours is compiled once. What tests write and edit is not: two edits within a
     # second would leave Python with the first.
