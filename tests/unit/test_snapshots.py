@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from typing import Any
 
@@ -383,3 +384,40 @@ def test_a_killed_run_goes_on_without_a_snapshot(script: Script) -> None:
     running.kill()
     rest = script()
     assert rest.lines[-1] == f"[0, 1, 2, 3, 4, 5] {LARGE + 6} {{'append': 2}} [1, 2, 3, 4, 1, 2]"
+
+
+class Row:
+    def __init__(self) -> None:
+        self.cells = [1]
+
+
+ROWS: list[Row] = []  # found here, as in any module of a project
+
+
+def test_a_step_beside_a_large_global_that_it_does_not_read_does_not_look_through_it() -> None:
+    @checkpointed
+    def step(n: int) -> int:
+        run.state["n"] = n
+        return n
+
+    def calls(rows: int) -> int:
+        ROWS[:] = [Row() for _ in range(rows)]
+        count = 0
+
+        def called(*_: object) -> None:
+            nonlocal count
+            count += 1
+
+        sys.setprofile(called)
+        try:
+            step(rows)
+        finally:
+            sys.setprofile(None)
+        return count
+
+    try:
+        with checkpoint_scope("beside", store="store") as run:
+            few, many = [calls(rows) for rows in (10, 1_000, 100_000)][1:]
+    finally:
+        ROWS.clear()
+    assert many < few + 100

@@ -7,7 +7,9 @@ way have an equal list, so the name leads to the caller's own object there. How 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 from blake3 import blake3
@@ -292,32 +294,33 @@ class Frozen:
             assign(self._found[i], content)
 
 
-def walk_from(root: Any, opaque: Collection[int] = ()) -> Walk:
+def walk_from(root: Any, opaque: Collection[int] = (), most: int = sys.maxsize) -> Walk:
     """Every object reachable from `root` that can be changed, or may be, or is a tool such as a lock; level by level, and not
-    through those in `opaque`."""
+    through those in `opaque`. About so many at the most, and so many elements of each."""
     found: list[Any] = []
     passed: dict[int, Any] = {}  # what leads further; kept, because an id counts only while its object is there
     level = [root] if type(root) not in ATOMS else []
-    while level:
+    while level and len(found) < most:
         below: list[Any] = []
-        for obj in level:
+        for obj in level if most == sys.maxsize else level[:most]:
             kind = type(obj)
             if opaque and id(obj) in opaque:
                 found.append(obj)
                 continue
             if kind is list:
                 found.append(obj)
-                inside = [child for child in obj if type(child) not in ATOMS]  # most things are made of atoms
+                inside = [child for child in islice(obj, most) if type(child) not in ATOMS]  # most are atoms
             elif kind is dict:
                 found.append(obj)
+                entries = obj if len(obj) <= most else dict(islice(obj.items(), most))
                 inside = [
-                    child for child in list(obj.values()) if type(child) not in ATOMS
+                    child for child in list(entries.values()) if type(child) not in ATOMS
                 ]  # another thread may add one
-                inside += [key for key in list(obj) if type(key) not in ATOMS]
+                inside += [key for key in list(entries) if type(key) not in ATOMS]
             elif (what := role(kind)) is not None:
                 if what.changes:
                     found.append(obj)
-                inside = [child for child in what.children(obj) if type(child) not in ATOMS]
+                inside = [child for child in islice(what.children(obj), most) if type(child) not in ATOMS]
             else:
                 continue
             if inside and id(obj) not in passed:

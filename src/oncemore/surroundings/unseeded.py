@@ -26,7 +26,7 @@ from .rng import Generators, state_digest, states
 from .ways import way
 
 _HOLDERS = (dict, list, tuple)
-_MOST = 1000  # objects that are looked at in each of them
+_MOST = 100  # objects that are looked at in each of them: a step pays for that, too
 
 _imported = digest(random.getstate())
 _openings: dict[str, list[Opening]] = {}  # of each run, by its own mark: the scopes that this process opened
@@ -143,7 +143,7 @@ def _of_modules(*, seeded: bool = False) -> Handles:
             inside = (
                 [value]
                 if isinstance(value, kinds)
-                else walk_from(value).found[:_MOST]
+                else walk_from(value, most=_MOST).found
                 if type(value) in _HOLDERS
                 else []
             )
