@@ -264,7 +264,7 @@ class Run(Past):
     def retain(self, every: int = _PRUNE_EVERY) -> None:
         """Apply the scope's retention policy, now and then: it reads the run's events."""
         self._since_pruned += 1
-        if self._retention is not None and self._since_pruned >= every:
+        if self._retention is not None and self._since_pruned >= every and self.pid == os.getpid():
             self._since_pruned = 0
             if self._passed is not None:
                 self._passed.recount()

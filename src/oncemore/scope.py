@@ -129,6 +129,8 @@ class checkpoint_scope:
 
 
 def _leave(run: Run, error: BaseException | None) -> None:
+    if run.pid != os.getpid():
+        return  # a forked child leaves the block; the run is its parent's, which goes on
     try:
         try:
             leave_files(run)

@@ -435,3 +435,46 @@ def test_a_pool_interrupted_by_ctrl_c_leaves_what_was_done(script: Script) -> No
     running.kill()  # the thread in its long step is not waited for
     (script.folder / "quick").touch()
     assert script(source).lines == ["ran 7", "ran 8", str(list(range(9)))]
+
+
+LEFT_BY_A_CHILD = """
+    import os, sys, warnings
+    from oncemore import History, checkpoint_scope, checkpointed
+
+    warnings.simplefilter("ignore", DeprecationWarning)  # fork in a process with threads
+
+    @checkpointed
+    def work(x):
+        return x
+
+    def leave(how):
+        if how == "exit": sys.exit(3)
+        if how == "_exit": os._exit(3)
+        if how == "error": raise ValueError("the child's own")
+
+    def told():
+        return [type(event).__name__ for event in History("store").run("forked").events()]
+
+    with checkpoint_scope("forked", store="store", max_checkpoints=2) as run:
+        for n in range(2):
+            work(n)
+        child = os.fork()
+        if child == 0:
+            for n in range(10, 50):  # enough to prune, were it the child's to do
+                work(n)
+            leave(sys.argv[1])
+        if child:
+            os.waitpid(child, 0)
+            print(History("store").run("forked").summary().status, *sorted({*told()}))
+            work(2)
+    if child:
+        print(told()[-1], History("store").run("forked").summary().status)
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "_exit", "error", "end"])
+def test_a_forked_child_that_leaves_the_scope_neither_ends_nor_prunes_the_run_of_its_parent(
+    script: Script, how: str
+) -> None:
+    done = script(LEFT_BY_A_CHILD, how)
+    assert done.lines == ["running RunStarted StepCompleted", "RunFinished finished"]
