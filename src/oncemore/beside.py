@@ -110,3 +110,11 @@ class Epochs:
     def leave(self, data: Iterable[tuple[str, bytes]]) -> None:
         """A step has changed some of it, or was skipped and has changed it again."""
         self._left.update(data)
+
+    def known(self) -> tuple[dict[str, bytes], dict[str, bytes]]:
+        """All of it, for a loop that goes on in a later scope."""
+        return dict(self._first), dict(self._left)
+
+    def resume(self, known: tuple[dict[str, bytes], dict[str, bytes]]) -> None:
+        self._first.update(known[0])
+        self._left.update(known[1])
