@@ -21,6 +21,7 @@ from .durations import Duration, seconds
 from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
 from .events import SnapshotSaved
 from .fingerprint.values import Digests, digest
+from .flight import Path, drive, drive_async
 from .surroundings.objects import Frozen, Roots, Walk, walk_from
 from .surroundings.process import Changes, Process, Taken, record, stop
 from .surroundings.state import State
@@ -63,9 +64,53 @@ def map_items(
     todo = list(items)
     progress = _progress(run, step, name, len(todo))
     beside = run.beside.map() if concurrency > 1 else nullcontext()
-    if inspect.iscoroutinefunction(step):
-        return _gather(step, todo, concurrency, on_error, progress, beside)
-    return _spread(step, todo, concurrency, on_error, progress, beside)
+    ahead = _look_ahead(step) if concurrency > 1 else None
+    calls = _Calls(step, todo, concurrency, on_error, progress, beside, ahead)
+    return _gather(calls) if inspect.iscoroutinefunction(step) else _spread(calls)
+
+
+class _Calls(NamedTuple):
+    """The calls that a map is to make, and how."""
+
+    step: Callable[[Any], Any]
+    items: Sequence[Any]
+    concurrency: int
+    on_error: OnError
+    progress: Progress
+    beside: AbstractContextManager[None]
+    ahead: Callable[[Any], Path[Any]] | None
+
+    def failed(self, index: int, error: Exception) -> Failure:
+        """What stands in the place of the result; or the error is raised."""
+        if self.on_error == "raise":
+            raise error
+        return Failure(index=index, item=self.items[index], error=error)
+
+
+def _look_ahead(step: Any) -> Callable[[Any], Path[Any]] | None:
+    """How to look up what is kept of the step's calls, before any of them is made; None for anything but a step.
+
+    The calls of the first run changed globals in the order in which they ended. So those that can be skipped are skipped in
+    that order, before the others run: a step that reads such a global later finds what it found then.
+    """
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    while isinstance(step, partial):
+        args, kwargs, step = (*step.args, *args), {**step.keywords, **kwargs}, step.func
+    if not hasattr(step, "_self_parts"):
+        return None
+    bare, first = step._self_parts()
+    definition = bare._self_definition
+    home = None if definition.yields else definition.home(bare._self_reference)
+    if home is None or not definition.may_skip(home):
+        return None
+    return lambda item: definition.ahead(home, (*first, *args, item), kwargs)
+
+
+def _in_order(looked: Sequence[Any]) -> list[tuple[int, Callable[[], Any]]]:
+    """The calls that can be skipped, by their places, in the order in which they ended. What raised is called anyway."""
+    hits = [(i, hit) for i, hit in enumerate(looked) if hit is not None and not isinstance(hit, BaseException)]
+    return [(i, hit.reuse) for i, hit in sorted(hits, key=lambda each: each[1].ended)]
 
 
 def _progress(run: Run, step: Callable[[Any], Any], name: str | None, total: int) -> Progress:
@@ -80,73 +125,84 @@ def _progress(run: Run, step: Callable[[Any], Any], name: str | None, total: int
     )
 
 
-def _spread(
-    step: Callable[[Any], Any],
-    items: Sequence[Any],
-    concurrency: int,
-    on_error: OnError,
-    progress: Progress,
-    beside: AbstractContextManager[None],
-) -> Results:
+def _spread(this: _Calls) -> Results:
+    items, ahead = this.items, this.ahead
     advance: Callable[[], None]
 
-    def one(index: int, item: Any) -> Any:
+    def one(index: int, call: Callable[[], Any]) -> Any:
         try:
-            return step(item)
+            return call()
         except Exception as error:
-            if on_error == "raise":
-                raise
-            return Failure(index=index, item=item, error=error)
+            return this.failed(index, error)
         finally:
             advance()
 
-    with beside, progress as advance, ThreadPoolExecutor(concurrency, thread_name_prefix="oncemore") as pool:
-        calls: list[Future[Any]] = [pool.submit(copy_context().run, one, i, item) for i, item in enumerate(items)]
+    def spread(function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> list[Future[Any]]:
+        calls: list[Future[Any]] = [pool.submit(copy_context().run, function, *each) for each in arguments]
         try:
             wait(calls, return_when=FIRST_EXCEPTION)
         finally:  # after a failure or Ctrl-C, what has not begun does not begin
             for call in calls:
                 call.cancel()
+        wait(call for call in calls if not call.cancelled())  # as leaving the pool would
+        return calls
+
+    def look(item: Any) -> Any:
+        assert ahead is not None
+        try:
+            return drive(ahead(item))
+        except Exception:
+            return None  # the call itself raises it
+
+    with this.beside, this.progress as advance, ThreadPoolExecutor(this.concurrency, "oncemore") as pool:
+        looked = [] if ahead is None else spread(look, ((item,) for item in items))
+        found = {i: copy_context().run(one, i, reuse) for i, reuse in _in_order([each.result() for each in looked])}
+        rest = [i for i in range(len(items)) if i not in found]
+        calls = spread(one, ((i, partial(this.step, items[i])) for i in rest))
         begun = [call for call in calls if not call.cancelled()]
-        wait(begun)  # as leaving the pool would
         for call in begun:
             call.result()  # the first failure in the order of the items
-        return Results(call.result() for call in calls)
+        found.update((i, call.result()) for i, call in zip(rest, calls))
+        return Results(found[i] for i in range(len(items)))
 
 
-async def _gather(
-    step: Callable[[Any], Any],
-    items: Sequence[Any],
-    concurrency: int,
-    on_error: OnError,
-    progress: Progress,
-    beside: AbstractContextManager[None],
-) -> Results:
+async def _gather(this: _Calls) -> Results:
+    items, ahead = this.items, this.ahead
     import asyncio  # loaded already: somebody awaits this
 
-    free = asyncio.Semaphore(concurrency)
+    free = asyncio.Semaphore(this.concurrency)
     advance: Callable[[], None]
 
-    async def one(index: int, item: Any) -> Any:
+    async def one(index: int, reuse: Callable[[], Any] | None = None) -> Any:
         async with free:
             try:
-                return await step(item)
+                return await this.step(items[index]) if reuse is None else reuse()
             except Exception as error:
-                if on_error == "raise":
-                    raise
-                return Failure(index=index, item=item, error=error)
+                return this.failed(index, error)
             finally:
                 advance()
 
-    with beside, progress as advance:
-        tasks = [asyncio.ensure_future(one(i, item)) for i, item in enumerate(items)]
+    async def look(item: Any) -> Any:
+        assert ahead is not None
+        async with free:
+            return await drive_async(ahead(item))
+
+    async def gather(calls: Iterable[Coroutine[Any, Any, Any]], *, collect: bool = False) -> list[Any]:
+        tasks = [asyncio.ensure_future(call) for call in calls]
         try:
-            return Results(await asyncio.gather(*tasks))
+            return await asyncio.gather(*tasks, return_exceptions=collect)
         except BaseException:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
+
+    with this.beside, this.progress as advance:
+        looked = [] if ahead is None else await gather(map(look, items), collect=True)
+        found = {i: await asyncio.ensure_future(one(i, reuse)) for i, reuse in _in_order(looked)}
+        rest = [i for i in range(len(items)) if i not in found]
+        found.update(zip(rest, await gather(map(one, rest))))
+        return Results(found[i] for i in range(len(items)))
 
 
 Every = Union[int, Duration]
