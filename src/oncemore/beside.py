@@ -2,13 +2,15 @@
 
 What such steps read of shared data depends on timing, and so does what each of them finds changed when it ends. So two rules
 hold for them. A step that overlaps with others counts the data as it was before any step of the run touched it, not what the
-others have made of it meanwhile. And a change belongs to the step that ends next after it.
+others have made of it meanwhile. And a change belongs to the step that ends next after it; when the steps are skipped, a map
+makes the changes in the order in which they ended.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
@@ -74,6 +76,7 @@ class Member:
 
     def __init__(self, group: Group, *, alone: bool) -> None:
         self.group, self.overlapped = group, not alone
+        self.ended = 0  # when its changes were looked at (see `Epochs.stamp`), if it ran beside others
 
     @property
     def shares(self) -> bool:
@@ -91,7 +94,12 @@ class Epochs:
         self._first: dict[str, bytes] = {}
         self._left: dict[str, bytes] = {}
         self.concurrent: set[str] = set()  # steps that overlap with others
-        self.ended = 0  # when the last step ended that drew random numbers beside others, and was skipped
+        self.ended = 0  # when the last step ended that ran beside others, also in an earlier attempt if it was skipped
+
+    def stamp(self) -> int:
+        """The time, for a step that ends beside others: later than for all before it, whatever the clock says."""
+        self.ended = max(time.time_ns(), self.ended + 1)
+        return self.ended
 
     def first(self, data: Iterable[tuple[str, bytes]], *, busy: bool) -> list[bytes]:
         """What the script itself made of each; `busy`: steps are running, and may be changing it now."""
@@ -110,3 +118,11 @@ class Epochs:
     def leave(self, data: Iterable[tuple[str, bytes]]) -> None:
         """A step has changed some of it, or was skipped and has changed it again."""
         self._left.update(data)
+
+    def known(self) -> tuple[dict[str, bytes], dict[str, bytes]]:
+        """All of it, for a loop that goes on in a later scope."""
+        return dict(self._first), dict(self._left)
+
+    def resume(self, known: tuple[dict[str, bytes], dict[str, bytes]]) -> None:
+        self._first.update(known[0])
+        self._left.update(known[1])

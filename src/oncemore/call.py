@@ -99,6 +99,13 @@ class Found(NamedTuple):
 _NOTHING = Found()
 
 
+class Ahead(NamedTuple):
+    """A call that can be skipped: `ended` says when it ran, beside others, and `reuse` skips it and gives its value."""
+
+    ended: int
+    reuse: Callable[[], Any]
+
+
 class Definition:
     """A step as it was declared, and what its calls do."""
 
@@ -151,13 +158,7 @@ class Definition:
             found = _NOTHING
             while True:
                 if not fresh:
-                    stored = run.resumed or self.share or call.shelf.past  # else there is only what this process wrote
-                    if stored and self._follow is drive_async and not call.shelf.at_hand(call.node):
-                        yield from call.shelf.fetch(call.node)
-                    if call.shelf.at_hand(call.node):
-                        found = self.recall(call, found.why)
-                    elif stored or call.shelf.has(call.node):
-                        found = yield Blocking(self.recall, call, found.why)
+                    found = yield from self._look(call, found)
                     if found.entry is not None:
                         return self.reuse(call, found)
                 look = functools.partial(self._look_again, call, fresh=fresh, told=found.why)
@@ -174,6 +175,36 @@ class Definition:
         finally:
             for held in leases:
                 held.release()
+
+    def ahead(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Path[Ahead | None]:
+        """What is kept of a call that is about to be made, if anything is: to be skipped when its turn comes."""
+        call = self.identify(run, args, kwargs)
+        found = _NOTHING
+        try:
+            if call is not None and not call.recursive:
+                found = yield from self._look(call, found)
+        finally:
+            if call is not None and found.entry is None:
+                self.give_back(call)
+        if call is None or found.entry is None:
+            return None
+        ended = 0 if found.moment is None else found.entry.meta.get("ended", 0)
+        return Ahead(ended, functools.partial(self.reuse, call, found))
+
+    def may_skip(self, run: Run) -> bool:
+        """Whether anything can be kept of its calls."""
+        return run.resumed or self.share or bool(run.shelf.past) or self.name in run.ran or self.name in run.reused
+
+    def _look(self, call: Call, found: Found) -> Path[Found]:
+        """What is kept for the node; `found` is what came of the last look."""
+        stored = call.run.resumed or self.share or call.shelf.past  # else there is only what this process wrote
+        if stored and self._follow is drive_async and not call.shelf.at_hand(call.node):
+            yield from call.shelf.fetch(call.node)
+        if call.shelf.at_hand(call.node):
+            return self.recall(call, found.why)
+        if stored or call.shelf.has(call.node):
+            found = yield Blocking(self.recall, call, found.why)
+        return found
 
     def _acquire(self, call: Call, look: Callable[[Bytes | None], Any]) -> Path[list[Lease[Any]]]:
         """The lease on the node; for effect="once" also that on the call, whatever its code. None if others had one."""
@@ -257,6 +288,8 @@ class Definition:
         kept.hold, kept.seen, kept.damaged = lease.hold, lease.entry, call.damaged
         if beside:
             kept.meta["beside"] = True
+        if member.overlapped and effects:
+            kept.meta["ended"] = member.ended or run.epochs.stamp()
         yield Blocking(functools.partial(run.record, node, kept, reason=why, seconds=took))
         return value
 
@@ -358,6 +391,7 @@ class Definition:
             try:
                 found.moment.member = member
                 with member.group.lock:
+                    call.run.epochs.ended = max(call.run.epochs.ended, found.entry.meta.get("ended", 0))
                     restore(found.moment, found.effects, repeated=again or ())
                     self._changed(call, found.effects)
             finally:

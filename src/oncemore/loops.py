@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, takewhile
 from operator import length_hint
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
 
 from blake3 import blake3
@@ -20,10 +21,13 @@ from .durations import Duration, seconds
 from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
 from .events import SnapshotSaved
 from .fingerprint.values import Digests, digest
-from .surroundings.objects import Frozen, Roots
+from .flight import Path, drive, drive_async
+from .surroundings.objects import Frozen, Roots, Walk, walk_from
 from .surroundings.process import Changes, Process, Taken, record, stop
 from .surroundings.state import State
+from .surroundings.turns import Variables
 from .surroundings.unseeded import every_state, put_back
+from .surroundings.ways import ATOMS
 
 if TYPE_CHECKING:
     from .runs import Run
@@ -60,9 +64,53 @@ def map_items(
     todo = list(items)
     progress = _progress(run, step, name, len(todo))
     beside = run.beside.map() if concurrency > 1 else nullcontext()
-    if inspect.iscoroutinefunction(step):
-        return _gather(step, todo, concurrency, on_error, progress, beside)
-    return _spread(step, todo, concurrency, on_error, progress, beside)
+    ahead = _look_ahead(step) if concurrency > 1 else None
+    calls = _Calls(step, todo, concurrency, on_error, progress, beside, ahead)
+    return _gather(calls) if inspect.iscoroutinefunction(step) else _spread(calls)
+
+
+class _Calls(NamedTuple):
+    """The calls that a map is to make, and how."""
+
+    step: Callable[[Any], Any]
+    items: Sequence[Any]
+    concurrency: int
+    on_error: OnError
+    progress: Progress
+    beside: AbstractContextManager[None]
+    ahead: Callable[[Any], Path[Any]] | None
+
+    def failed(self, index: int, error: Exception) -> Failure:
+        """What stands in the place of the result; or the error is raised."""
+        if self.on_error == "raise":
+            raise error
+        return Failure(index=index, item=self.items[index], error=error)
+
+
+def _look_ahead(step: Any) -> Callable[[Any], Path[Any]] | None:
+    """How to look up what is kept of the step's calls, before any of them is made; None for anything but a step.
+
+    The calls of the first run changed globals in the order in which they ended. So those that can be skipped are skipped in
+    that order, before the others run: a step that reads such a global later finds what it found then.
+    """
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    while isinstance(step, partial):
+        args, kwargs, step = (*step.args, *args), {**step.keywords, **kwargs}, step.func
+    if not hasattr(step, "_self_parts"):
+        return None
+    bare, first = step._self_parts()
+    definition = bare._self_definition
+    home = None if definition.yields else definition.home(bare._self_reference)
+    if home is None or not definition.may_skip(home):
+        return None
+    return lambda item: definition.ahead(home, (*first, *args, item), kwargs)
+
+
+def _in_order(looked: Sequence[Any]) -> list[tuple[int, Callable[[], Any]]]:
+    """The calls that can be skipped, by their places, in the order in which they ended. What raised is called anyway."""
+    hits = [(i, hit) for i, hit in enumerate(looked) if hit is not None and not isinstance(hit, BaseException)]
+    return [(i, hit.reuse) for i, hit in sorted(hits, key=lambda each: each[1].ended)]
 
 
 def _progress(run: Run, step: Callable[[Any], Any], name: str | None, total: int) -> Progress:
@@ -77,73 +125,84 @@ def _progress(run: Run, step: Callable[[Any], Any], name: str | None, total: int
     )
 
 
-def _spread(
-    step: Callable[[Any], Any],
-    items: Sequence[Any],
-    concurrency: int,
-    on_error: OnError,
-    progress: Progress,
-    beside: AbstractContextManager[None],
-) -> Results:
+def _spread(this: _Calls) -> Results:
+    items, ahead = this.items, this.ahead
     advance: Callable[[], None]
 
-    def one(index: int, item: Any) -> Any:
+    def one(index: int, call: Callable[[], Any]) -> Any:
         try:
-            return step(item)
+            return call()
         except Exception as error:
-            if on_error == "raise":
-                raise
-            return Failure(index=index, item=item, error=error)
+            return this.failed(index, error)
         finally:
             advance()
 
-    with beside, progress as advance, ThreadPoolExecutor(concurrency, thread_name_prefix="oncemore") as pool:
-        calls: list[Future[Any]] = [pool.submit(copy_context().run, one, i, item) for i, item in enumerate(items)]
+    def spread(function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> list[Future[Any]]:
+        calls: list[Future[Any]] = [pool.submit(copy_context().run, function, *each) for each in arguments]
         try:
             wait(calls, return_when=FIRST_EXCEPTION)
         finally:  # after a failure or Ctrl-C, what has not begun does not begin
             for call in calls:
                 call.cancel()
+        wait(call for call in calls if not call.cancelled())  # as leaving the pool would
+        return calls
+
+    def look(item: Any) -> Any:
+        assert ahead is not None
+        try:
+            return drive(ahead(item))
+        except Exception:
+            return None  # the call itself raises it
+
+    with this.beside, this.progress as advance, ThreadPoolExecutor(this.concurrency, "oncemore") as pool:
+        looked = [] if ahead is None else spread(look, ((item,) for item in items))
+        found = {i: copy_context().run(one, i, reuse) for i, reuse in _in_order([each.result() for each in looked])}
+        rest = [i for i in range(len(items)) if i not in found]
+        calls = spread(one, ((i, partial(this.step, items[i])) for i in rest))
         begun = [call for call in calls if not call.cancelled()]
-        wait(begun)  # as leaving the pool would
         for call in begun:
             call.result()  # the first failure in the order of the items
-        return Results(call.result() for call in calls)
+        found.update((i, call.result()) for i, call in zip(rest, calls))
+        return Results(found[i] for i in range(len(items)))
 
 
-async def _gather(
-    step: Callable[[Any], Any],
-    items: Sequence[Any],
-    concurrency: int,
-    on_error: OnError,
-    progress: Progress,
-    beside: AbstractContextManager[None],
-) -> Results:
+async def _gather(this: _Calls) -> Results:
+    items, ahead = this.items, this.ahead
     import asyncio  # loaded already: somebody awaits this
 
-    free = asyncio.Semaphore(concurrency)
+    free = asyncio.Semaphore(this.concurrency)
     advance: Callable[[], None]
 
-    async def one(index: int, item: Any) -> Any:
+    async def one(index: int, reuse: Callable[[], Any] | None = None) -> Any:
         async with free:
             try:
-                return await step(item)
+                return await this.step(items[index]) if reuse is None else reuse()
             except Exception as error:
-                if on_error == "raise":
-                    raise
-                return Failure(index=index, item=item, error=error)
+                return this.failed(index, error)
             finally:
                 advance()
 
-    with beside, progress as advance:
-        tasks = [asyncio.ensure_future(one(i, item)) for i, item in enumerate(items)]
+    async def look(item: Any) -> Any:
+        assert ahead is not None
+        async with free:
+            return await drive_async(ahead(item))
+
+    async def gather(calls: Iterable[Coroutine[Any, Any, Any]], *, collect: bool = False) -> list[Any]:
+        tasks = [asyncio.ensure_future(call) for call in calls]
         try:
-            return Results(await asyncio.gather(*tasks))
+            return await asyncio.gather(*tasks, return_exceptions=collect)
         except BaseException:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
+
+    with this.beside, this.progress as advance:
+        looked = [] if ahead is None else await gather(map(look, items), collect=True)
+        found = {i: await asyncio.ensure_future(one(i, reuse)) for i, reuse in _in_order(looked)}
+        rest = [i for i in range(len(items)) if i not in found]
+        found.update(zip(rest, await gather(map(one, rest))))
+        return Results(found[i] for i in range(len(items)))
 
 
 Every = Union[int, Duration]
@@ -151,13 +210,16 @@ Every = Union[int, Duration]
 _around: ContextVar[tuple[str, ...]] = ContextVar("oncemore_loops", default=())  # the loops that we are in, and where
 
 
-def loop(run: Run, name: str, items: Iterable[Any], every: Every) -> Iterator[Any]:
-    """The items that no earlier run has seen the end of; what their turns changed is kept after each `every`."""
+def loop(run: Run, name: str, items: Iterable[Any], every: Every, body: FrameType) -> Iterator[Any]:
+    """The items that no earlier run has seen the end of; what their turns changed is kept after each `every`.
+
+    `body` is the frame that the turns run in.
+    """
     due, around = _Due(every), _around.get()
     if run.disabled:
         yield from items
         return
-    snapshots = _Snapshots(run, name, around)
+    snapshots = _Snapshots(run, name, items, around, body)
     rest = snapshots.resume(items)
     seen = first = snapshots.prefix.count
     for index, item in enumerate(rest, first):
@@ -173,7 +235,7 @@ def loop(run: Run, name: str, items: Iterable[Any], every: Every) -> Iterator[An
             stop(*snapshots.begin.recorders)
             _around.set(around)
         seen = index + 1
-        if due(seen):
+        if due(seen) and snapshots.cheap:
             snapshots.save(done=False)
     if seen > first or not snapshots.complete:
         snapshots.save(done=True)
@@ -211,6 +273,7 @@ def _identity(items: Iterable[Any]) -> str:
 
 _MARKS = 256  # items of a loop whose digests are kept, so that one which changed can be named
 _AHEAD = 1000  # items of an iterator that are held in memory while they are compared with those of the last run
+_SMALL = 32 << 10  # bytes of a snapshot that is kept however short the turns are
 _KEPT = 8  # snapshots of a loop for other items than those of the last one
 
 
@@ -264,19 +327,33 @@ def _furthest(snapshot: _Snapshot) -> tuple[int, bool]:
 class _Begin:
     """A run as it was when one of its loops began, in this scope."""
 
+    variables: Variables
+
     def __init__(self, run: Run) -> None:
         self.state, self.generators = run.state.values_by_key(), every_state()
         self.recorders = self.changes, self.taken = Changes(), Taken()
         self.restored: set[str] = set()  # state keys and generators that a snapshot brought
-        self.roots = Roots(lambda kind, key: self.state.get(key))
+        self.roots = Roots(self._look, walk=self._walk)
         for key in self.state:
             self.roots.add("state", key)
-        self.roots.list()
         self.notes = {key: self.roots.note("state", key) for key in self.state}
         self._frozen: dict[str, Frozen] = {}
         for key, note in self.notes.items():
             with suppress(CodecError):  # then it is as a turn that failed left it
                 self._frozen[key] = Frozen(note.walk)
+
+    def look(self, variables: Variables) -> None:
+        """The variables of the script when the loop begins, or is tried again: then they may be those of another call."""
+        self.roots.forget("global")
+        self.variables = variables
+        variables.note(self.roots)
+        self.roots.list()
+
+    def _look(self, kind: str, name: str) -> Any:
+        return self.state.get(name) if kind == "state" else self.variables.data[name].value
+
+    def _walk(self, kind: str, name: str, value: Any) -> Walk:
+        return walk_from(value, () if kind == "state" else self.variables.data[name].opaque)
 
     def rewind(self, state: State) -> None:
         """Put the state back: the loop is tried again in the same scope."""
@@ -290,15 +367,15 @@ class _Begin:
 
 
 class _Snapshots:
-    """What the turns of one loop changed, as it was after some of them: state, generators, environment, numbers of calls.
+    """What the turns of one loop changed, as it was after some of them: state, variables, generators, environment, calls.
 
     Objects that were in the state when the loop began are kept by name: a script that holds one (`model = run.state.model`
     before the loop) holds the same one after the loop was resumed. What the turns left alone is not brought back: it is what
     the script has made of it since.
     """
 
-    def __init__(self, run: Run, name: str, around: tuple[str, ...]) -> None:
-        self._run, self._name = run, name
+    def __init__(self, run: Run, name: str, items: Iterable[Any], around: tuple[str, ...], body: FrameType) -> None:
+        self._run, self._name, self._body = run, name, body
         self.path = "/".join((*around, name))
         if run.loops.get(self.path, run) is None:
             raise UsageError(
@@ -306,12 +383,14 @@ class _Snapshots:
             )
         self._again = self.path in run.loops
         self.begin: _Begin = run.loops[self.path] if self._again else _Begin(run)
+        self.begin.look(Variables(name, body, items))
         run.loops[self.path] = self.begin
         self.prefix = _Prefix()
         self.complete = False  # what was found is the end of a loop
         self._items = ""
         self._last = ""  # the key of the snapshot that the next one replaces
         self._others: list[_Snapshot] = []
+        self._ended = self._took = 0.0  # when the last one was kept, and the seconds that this took, if it was large
 
     # -- going on
 
@@ -395,9 +474,11 @@ class _Snapshots:
                 return False
             for root in entry.meta["roots"]:
                 if tuple(root) not in begin.roots.listed:
-                    warn(f"loop {self._name} begins anew: run.state[{root[1]!r}] was initialized differently this time")
-                    return False
+                    return self._begin_anew(f"run.state[{root[1]!r}]" if root[0] == "state" else root[1])
             kept = entry.load(begin.roots.find)
+            other = begin.variables.differs(kept["variables"])
+            if other is not None:
+                return self._begin_anew(other)
             gone = Process().verify(None, kept["process"])
             if gone is not None:
                 self._refuse(gone)
@@ -409,6 +490,8 @@ class _Snapshots:
             begin.rewind(run.state)
             run.applied.clear()
         self._restore_state(kept)
+        begin.variables.restore(kept["variables"], self._body)
+        run.epochs.resume(kept["epochs"])
         put_back(kept["generators"])
         begin.restored |= kept["generators"].keys()
         record(*begin.recorders)
@@ -421,6 +504,10 @@ class _Snapshots:
         if run.report is not None and chosen.seen:
             run.report.reused(self._name, 0, chosen.seen)
         return True
+
+    def _begin_anew(self, name: str) -> bool:
+        warn(f"loop {self._name} begins anew: {name} was initialized differently this time")
+        return False
 
     def _restore_state(self, kept: Mapping[str, Any]) -> None:
         state, begin = self._run.state, self.begin
@@ -445,26 +532,41 @@ class _Snapshots:
 
     # -- keeping
 
+    @property
+    def cheap(self) -> bool:
+        """Whether the turns since the last snapshot took as long as it did, if it was large: no more than that can be lost."""
+        return time.perf_counter() - self._ended >= self._took
+
     def save(self, *, done: bool) -> None:
-        run, begin, seen = self._run, self.begin, self.prefix.count
+        run, begin, seen, started = self._run, self.begin, self.prefix.count, time.perf_counter()
         roots: list[tuple[str, str, str]] = []
         meta = {"seen": seen, "done": done, "prefix": self.prefix.facts(), "roots": roots}
         kind = f"{seen}.{self.prefix.whole}.{self._items}.{'done' if done else ''}"
-        listed = {root[1]: root for root in begin.roots.listed}
+        listed = {root[:2]: root for root in begin.roots.listed}
 
         def named(obj: Any) -> Any:
+            if type(obj) in ATOMS:
+                return None
             found = begin.roots.changeable(obj)
-            if found is not None and listed[found[1]] not in roots:
-                roots.append(listed[found[1]])
+            if found is not None and listed[found[:2]] not in roots:
+                roots.append(listed[found[:2]])
             return found
 
         try:
             value = self._changed()
-            roots += [listed[key] for key in value["contents"]]
+            roots += [listed["state", key] for key in value["contents"]]
+            roots += [listed["global", name] for name in value["variables"]["changed"]]
             fact = SnapshotSaved(loop=self._name, seen=seen)
-            self._last = run.shelf.write_loop(self.path, kind, value, meta, named, fact, self._replaced())
+            write = partial(run.shelf.write_loop, self.path, kind, value, meta, named, fact, self._replaced())
+            try:
+                self._last, size = write()
+            except CodecError:
+                begin.variables.without_refused(value["variables"], named)
+                self._last, size = write()
             if done:
                 self._last = ""
+            self._ended = time.perf_counter()
+            self._took = self._ended - started if size > _SMALL else 0.0
         except (CodecError, StoreError) as error:
             warn(f"loop {self._name}: the snapshot after {seen} items was not kept: {error}")
 
@@ -499,6 +601,8 @@ class _Snapshots:
                 or name not in begin.generators
                 or digest(begin.generators[name]) != digest(state)
             },
+            "variables": begin.variables.changed(self._body),
+            "epochs": self._run.epochs.known(),
             "process": begin.changes.effect() or {},
             "calls": begin.taken.counts(),
         }

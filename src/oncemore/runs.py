@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 import traceback
@@ -338,10 +339,10 @@ class Run(Past):
     def loop(self, name: str, items: Iterable[T], *, every: Every = 1) -> Iterator[T]:
         """Iterate over items; a later run goes on after the last item that was kept.
 
-        After every so many items, or every so often ("5min"), `state` and the random generators are kept; a resumed loop
-        has them back as they were then.
+        After every so many items, or every so often ("5min"), what the turns changed is kept: `state`, the random
+        generators, the globals that the loop uses, and what local variables hold. A resumed loop has it back as it was then.
         """
-        return loop(self, name, items, every)
+        return loop(self, name, items, every, sys._getframe(1))
 
     def resolve(self, which: str, *, happened: bool, result: Any = None) -> None:
         """Say how a step with effect="once" ended that was cut off: by the node or the key that `UnknownOutcome` names."""

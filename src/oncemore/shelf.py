@@ -478,15 +478,15 @@ class Shelf:
         roots: Naming,
         event: SnapshotSaved,
         replaces: Collection[str],
-    ) -> str:
-        """A loop's snapshot, in place of some of the earlier ones; its key."""
+    ) -> tuple[str, int]:
+        """A loop's snapshot, in place of some of the earlier ones; its key, and how many bytes it has."""
         key = f"{self.home}$/{quoted(name)}/{kind}"
         entry = encode(value, meta, key=key, secret=self.secret, name=roots)
         append = self._appended([replace(event, entry=key)])
         gone = [other for other in replaces if other != key and other.startswith(self.home)]
         self._forget_cached([key, *gone])
         if self.store.commit(put={key: entry.frames}, append=append, delete=gone, expect={needed(self.home): None}):
-            return key
+            return key, entry.raw_bytes
         assert self._beside is not None
         return self._beside(self.home).write_loop(name, kind, value, meta, roots, event, replaces)
 

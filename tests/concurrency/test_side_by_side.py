@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import random
 import threading
@@ -62,6 +63,7 @@ def begin() -> None:
     global total
     usage.clear()
     results.clear()
+    table.clear()
     table.update(n=0, rows=[])
     total = 0
 
@@ -135,3 +137,66 @@ def test_what_draws_after_a_map_that_draws_is_found_again() -> None:
             run.map(draw, range(8))
             found.append((draw(-1), random.random()))
     assert (run.ran, found[0]) == ({}, found[1])
+
+
+MANY = 8
+gates = {x: threading.Event() for x in range(MANY)}
+
+
+def take_turn(x: int) -> None:
+    """Append when it is one's turn, in the order that the environment has; who is not in it fails."""
+    order = [int(each) for each in os.environ["ORDER"].split()]
+    if x not in order:
+        raise ConnectionError(x)
+    table["rows"].append({"x": x})
+    table[f"after {x}"] = [*results]
+    results.append(x)
+    after = order[order.index(x) + 1 :]
+    if after:
+        gates[after[0]].set()
+
+
+@checkpointed
+def in_turn(x: int) -> int:
+    gates[x].wait(30)
+    take_turn(x)
+    return x
+
+
+@checkpointed
+async def in_turn_later(x: int) -> int:
+    while not gates[x].is_set():
+        await asyncio.sleep(0)
+    take_turn(x)
+    return x
+
+
+@checkpointed
+def summary() -> Any:
+    return list(results), str(table)
+
+
+@pytest.mark.parametrize("kind", ["threads", "coroutines", "a partial"])
+def test_a_resumed_map_changes_globals_in_the_order_in_which_its_steps_ended(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapped: Any = {"threads": in_turn, "coroutines": in_turn_later, "a partial": functools.partial(in_turn)}[kind]
+    ended: list[int] = []
+    for order, runs in (([5, 2, 7], 3), ([6, 0, 4, 3, 1], 5), ([], 0), ([], 0)):
+        monkeypatch.setenv("ORDER", " ".join(map(str, order)))
+        for x, gate in gates.items():
+            (gate.clear if x in order[1:] else gate.set)()
+        begin()
+        with checkpoint_scope("in turn", store="store") as run:
+            calls = run.map(mapped, range(MANY), on_error="collect")
+            found = asyncio.run(calls) if kind == "coroutines" else calls
+            assert summary() == (list(results), str(table))
+        ended += order
+        assert results == ended
+        assert table == {
+            "n": 0,
+            "rows": [{"x": x} for x in ended],
+            **{f"after {x}": ended[: ended.index(x)] for x in ended},
+        }
+        assert [each for each in found if isinstance(each, int)] == sorted(ended)
+        assert run.ran.total() == runs + (1 if order else 0)

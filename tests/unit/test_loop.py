@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -22,18 +23,25 @@ class Stop(Exception):
     pass
 
 
+class Seen(threading.local):
+    """The items that were seen in this process. A thread's own data is nothing that a loop brings back."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+
+
 def stopped_at(turn: int, run: Run, name: str, items: Any, **options: Any) -> list[Any]:
     """Loop, and fail in the turn of that number, counted in this scope."""
-    seen: list[Any] = []
+    seen = Seen()
     try:
         for item in run.loop(name, items, **options):
-            seen.append(item)
+            seen.items.append(item)
             run.state["sum"] = run.state.get("sum", 0) + item
-            if len(seen) == turn:
+            if len(seen.items) == turn:
                 raise Stop
     except Stop:
         pass
-    return seen
+    return seen.items
 
 
 TRAIN = """
@@ -201,11 +209,11 @@ def total(items: Any, name: str = "x", every: Any = 1) -> Any:
     """Add the items up in the state: those that were seen in this scope, and the sum."""
 
     def body(run: Run) -> Any:
-        seen = []
+        seen = Seen()
         for item in run.loop(name, items() if callable(items) else items, every=every):
-            seen.append(int(item))
+            seen.items.append(int(item))
             run.state["sum"] = run.state.get("sum", 0) + int(item)
-        return seen, run.state.get("sum")
+        return seen.items, run.state.get("sum")
 
     return scope(body).value
 
@@ -486,18 +494,18 @@ def test_loops_of_other_names_have_their_own_snapshots() -> None:
 def test_a_loop_inside_another_runs_in_each_turn_of_it() -> None:
     def body(stop: tuple[int, int] | None) -> Any:
         def inside(run: Run) -> Any:
-            seen = []
+            seen = Seen()
             log = run.state.setdefault("log", [])
             try:
                 for epoch in run.loop("epochs", range(3)):
                     for batch in run.loop("batches", range(3)):
-                        seen.append((epoch, batch))
+                        seen.items.append((epoch, batch))
                         log.append((epoch, batch))
                         if (epoch, batch) == stop:
                             raise Stop
             except Stop:
                 pass
-            return seen, list(log)
+            return seen.items, list(log)
 
         return inside
 

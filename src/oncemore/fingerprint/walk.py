@@ -139,7 +139,7 @@ class Walk:
     def run(self) -> None:
         """Fill `records` and `watch`."""
         with answering(self):
-            units.describe_root(self, self._root)
+            self.start()
             while True:
                 while self._queue:
                     self._place(*self._queue.pop())
@@ -149,6 +149,10 @@ class Walk:
                 if not self._queue:
                     break
         self.watch.seal()
+
+    def start(self) -> None:
+        """Describe what the walk begins with."""
+        units.describe_root(self, self._root)
 
     def record(self, name: str, describe: Callable[[], bytes], about: object) -> None:
         """Keep a part's digest; an error in making it names the part."""

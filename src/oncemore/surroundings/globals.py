@@ -69,6 +69,7 @@ class Globals(Surrounding):
             found = _changes(moment.roots, {name: group.notes.get(name, each) for name, each in note.items()}, now)
             group.notes.update({name: _Watched(note[name].datum, after) for name, after in now.items()})
             earlier, group.pending = group.pending, []
+            member.ended = moment.run.epochs.stamp()
             return functools.reduce(_joined, [*earlier, found or {}]) or None
 
     def verify(self, moment: Moment, effect: dict[str, Any] | None) -> str | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import pickle
 import random
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -35,7 +34,7 @@ class Generators(Surrounding):
     def after(self, moment: Moment, note: dict[str, Any]) -> dict[str, Any] | None:
         # a library that was loaded by the step itself counts as changed: its generator is where the step left it
         with moment.run.group.lock:  # of two steps side by side, the later one has the later state
-            now, ended = states(), time.time_ns()
+            now, ended = states(), moment.run.epochs.stamp()
         found = {name: state for name, state in now.items() if name not in note or not same_state(state, note[name])}
         if not found or moment.run.joined:
             return found or None

@@ -82,6 +82,18 @@ class Extended(NamedTuple):
         list.extend(obj, self.items)
 
 
+class Grown(NamedTuple):
+    """A list that has these items from a place on: what came there before, by whomever, goes."""
+
+    start: int
+    items: list[Any]
+
+    def apply(self, obj: Any) -> None:
+        if len(obj) < self.start:
+            raise IndexError(self.start)
+        list.__setitem__(obj, slice(self.start, None), self.items)
+
+
 class Replaced(NamedTuple):
     """A list of which some items are others."""
 
@@ -144,8 +156,8 @@ class Several(NamedTuple):
             delta.apply(obj)
 
 
-Delta: TypeAlias = "Extended | Replaced | Updated | Altered | Several"
-DELTAS = (Extended, Replaced, Updated, Altered, Several)
+Delta: TypeAlias = "Extended | Grown | Replaced | Updated | Altered | Several"
+DELTAS = (Extended, Grown, Replaced, Updated, Altered, Several)
 
 
 class Role(NamedTuple):
