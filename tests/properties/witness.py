@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
+import hashlib
 import inspect
 import json
 import os
@@ -56,6 +57,13 @@ def _tell(*words: str) -> None:
 def began(step: str) -> None:
     """The body of a step has begun."""
     _tell("began", step)
+    tick()
+
+
+def entered(step: str) -> None:
+    """The body of a step has begun, in a script that we did not write: tell with which arguments."""
+    given = _outlined(dict(sys._getframe(1).f_locals), 6, [])
+    _tell("began", step, hashlib.sha256(given.encode()).hexdigest()[:16])
     tick()
 
 
