@@ -97,6 +97,9 @@ def _spread(
         finally:
             advance()
 
+    if concurrency == 1:  # in this thread: each reads what the one before it has changed, as in a plain loop
+        with progress as advance:
+            return Results([one(i, item) for i, item in enumerate(items)])
     with beside, progress as advance, ThreadPoolExecutor(concurrency, thread_name_prefix="oncemore") as pool:
         calls: list[Future[Any]] = [pool.submit(copy_context().run, one, i, item) for i, item in enumerate(items)]
         try:
