@@ -256,7 +256,7 @@ class Definition:
         kept = self.kept(value, effects, scene.moment, facts)
         kept.hold, kept.seen, kept.damaged = lease.hold, lease.entry, call.damaged
         if beside:
-            kept.meta["beside"] = True
+            kept.meta["beside"] = scene.moment.ended
         yield Blocking(functools.partial(run.record, node, kept, reason=why, seconds=took))
         return value
 
@@ -307,7 +307,8 @@ class Definition:
     def _changed(self, call: Call, effects: Mapping[str, Any]) -> None:
         """Note that it was a step that changed the data which its code reads."""
         if "globals" in effects:
-            call.run.epochs.leave(zip(self._names(call), call.behaviour.look_again()))
+            with call.run.beside.lock:  # looked at and noted together: the last to look has the last word
+                call.run.epochs.leave(zip(self._names(call), call.behaviour.look_again()))
 
     def give_back(self, call: Call) -> None:
         """The call failed: the next identical one is the same node."""

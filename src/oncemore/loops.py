@@ -62,7 +62,8 @@ def map_items(
     beside = run.beside.map() if concurrency > 1 else nullcontext()
     if inspect.iscoroutinefunction(step):
         return _gather(step, todo, concurrency, on_error, progress, beside)
-    return _spread(step, todo, concurrency, on_error, progress, beside)
+    kept = partial(_kept, run, step, todo) if concurrency > 1 else dict[int, Any]
+    return _spread(step, todo, concurrency, on_error, progress, beside, kept)
 
 
 def _progress(run: Run, step: Callable[[Any], Any], name: str | None, total: int) -> Progress:
@@ -84,6 +85,7 @@ def _spread(
     on_error: OnError,
     progress: Progress,
     beside: AbstractContextManager[None],
+    kept: Callable[[], dict[int, Any]],
 ) -> Results:
     advance: Callable[[], None]
 
@@ -101,7 +103,11 @@ def _spread(
         with progress as advance:
             return Results([one(i, item) for i, item in enumerate(items)])
     with beside, progress as advance, ThreadPoolExecutor(concurrency, thread_name_prefix="oncemore") as pool:
-        calls: list[Future[Any]] = [pool.submit(copy_context().run, one, i, item) for i, item in enumerate(items)]
+        found = kept()
+        for _ in found:
+            advance()
+        todo = [(i, item) for i, item in enumerate(items) if i not in found]
+        calls: list[Future[Any]] = [pool.submit(copy_context().run, one, i, item) for i, item in todo]
         try:
             wait(calls, return_when=FIRST_EXCEPTION)
         finally:  # after a failure or Ctrl-C, what has not begun does not begin
@@ -111,7 +117,38 @@ def _spread(
         wait(begun)  # as leaving the pool would
         for call in begun:
             call.result()  # the first failure in the order of the items
-        return Results(call.result() for call in calls)
+        found.update((i, call.result()) for (i, _), call in zip(todo, calls))
+        return Results(found[i] for i in range(len(items)))
+
+
+def _kept(run: Run, step: Callable[[Any], Any], items: Sequence[Any]) -> dict[int, Any]:
+    """The results that are kept of a step that changes shared data, restored in the order in which the calls ended.
+
+    Before any call runs: what it changes must not be changed under its hands, and what reads the data later finds it as it
+    was left.
+    """
+    parts = getattr(step, "_self_parts", None)  # of a step, bound or not
+    if parts is None or not run.resumed:
+        return {}
+    owner, first = parts()
+    definition: Any = owner._self_definition
+    if definition.every_call or definition.home(owner._self_reference) is not run:
+        return {}
+    ended: list[tuple[int, int, Any]] = []
+    found: dict[int, Any] = {}
+    with suppress(FingerprintError, StoreError):  # making the call tells
+        for i, item in enumerate(items):
+            call = definition.identify(run, (*first, item), {}, take=False)
+            if call is None or not call.behaviour.data:
+                break
+            entry = definition.find(call).entry
+            if entry is not None:
+                ended.append((entry.meta.get("beside", 0), i, call))
+        for _, i, call in sorted(ended, key=lambda each: each[:2]):
+            recalled = definition.recall(call)
+            if recalled.entry is not None:
+                found[i] = definition.reuse(call, recalled)
+    return found
 
 
 async def _gather(

@@ -47,6 +47,7 @@ class Moment:
     digests: Digests | None = None
     node: str = ""  # the key of its checkpoint
     member: Member | None = None  # of the steps that run side by side; nobody if it is skipped, or yields
+    ended: int = 0  # when what it changed beside others was looked at, which is done one after the other
     per_item: bool = False  # a generator's: `state` looks around each item, `arguments` around all
     roots: Roots = field(init=False)
     reads: dict[str, str] = field(default_factory=dict[str, str])
