@@ -340,7 +340,8 @@ class Definition:
     def _changed(self, call: Call, effects: Mapping[str, Any]) -> None:
         """Note that it was a step that changed the data which its code reads."""
         if "globals" in effects:
-            call.run.epochs.leave(zip(self._names(call), call.behaviour.look_again()))
+            with call.run.beside.lock:  # looked at and noted together: the last to look has the last word
+                call.run.epochs.leave(zip(self._names(call), call.behaviour.look_again()))
 
     def give_back(self, call: Call) -> None:
         """The call failed: the next identical one is the same node."""

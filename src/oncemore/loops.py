@@ -154,6 +154,9 @@ def _spread(this: _Calls) -> Results:
         except Exception:
             return None  # the call itself raises it
 
+    if this.concurrency == 1:  # in this thread: each reads what the one before it has changed, as in a plain loop
+        with this.progress as advance:
+            return Results([one(i, partial(this.step, item)) for i, item in enumerate(items)])
     with this.beside, this.progress as advance, ThreadPoolExecutor(this.concurrency, "oncemore") as pool:
         looked = [] if ahead is None else spread(look, ((item,) for item in items))
         found = {i: copy_context().run(one, i, reuse) for i, reuse in _in_order([each.result() for each in looked])}

@@ -8,7 +8,8 @@ them is in this repository. Each gets `@checkpointed` above every function at it
 `with checkpoint_scope(...)`. It then runs
 
 * plain, twice: a value that differs between these two (a duration, an unseeded draw) is not compared;
-* with oncemore from beginning to end ("first"), and once more ("again": no step body may run);
+* with oncemore from beginning to end ("first"), and once more ("again": no step body may run, but for calls whose arguments
+  differ between the two plain runs as well);
 * with oncemore, killed with SIGKILL after a third and after two thirds of its statements, then resumed ("resumed").
 
 A function with an argument that has no identity (the axes of a figure, a simulation's environment) is refused with an error that
@@ -28,6 +29,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -145,7 +147,7 @@ def decorated(text: str, plain: bool, refused: set[str] = set()) -> str:
         if isinstance(statement, ast.FunctionDef) and statement.name not in refused:
             statement.decorator_list.insert(0, ast.Name("checkpointed", ast.Load()))
             at = 1 if _is_docstring(statement.body[0]) else 0
-            statement.body.insert(at, _parsed(f"witness.began({statement.name!r})"))
+            statement.body.insert(at, _parsed(f"witness.entered({statement.name!r})"))
         body += [statement, _parsed("witness.tick()")]
     scope = _parsed('with checkpoint_scope("public"):\n    pass')
     assert isinstance(scope, ast.With)
@@ -246,8 +248,11 @@ def check(path: Path) -> dict[str, Any]:
 
         if attempt("first", folder / "whole"):
             again = attempt("again", folder / "whole")
-            if again and again["bodies"]:
-                row["again"] += f"; runs {len(again['bodies'])}"
+            ran = Counter(again["bodies"] if again else ())
+            if one["bodies"] != two["bodies"]:
+                ran &= Counter(one["bodies"]) & Counter(two["bodies"])
+            if ran:
+                row["again"] += f"; runs {ran.total()}"
         ticks = one["ticks"] - len(one["bodies"])  # a resumed run has no more than those between statements
         attempt("resumed", folder / "killed", (max(1, ticks // 3), max(2, ticks * 2 // 3)))
     except (Failed, subprocess.TimeoutExpired) as error:

@@ -68,6 +68,7 @@ class Resource:
     file: str = ""  # the data file that comes with it
     observed: bool = False  # steps that use it read a file that may be edited
     output: str = ""  # the file that writing operations write
+    given: tuple[str, ...] = ()  # lists to call a step with, which share something with it
 
 
 def _changed(rng: random.Random, low: int = 2, high: int = 9) -> tuple[str, str]:
@@ -90,6 +91,7 @@ def kind(
     file: str = "",
     observed: bool = False,
     output: str = "",
+    given: tuple[str, ...] = (),
     name: str,
 ) -> None:
     def make(rng: random.Random, own: str) -> Resource:
@@ -98,7 +100,7 @@ def kind(
 
         values = {f"{own}_{slot}": _changed(rng) for slot in "vw" if f"${slot}" in declare + file}
         filled = [replace(op, text=fill(op.text)) for op in ops]
-        parts = (fill(unseeded), fill(file), observed, fill(output))
+        parts = (fill(unseeded), fill(file), observed, fill(output), tuple(map(fill, given)))
         return Resource(name, own, fill(declare), filled, values, imports, module, is_list, *parts)
 
     KINDS[name] = make
@@ -651,6 +653,200 @@ kind(
     name="client",
 )
 
+kind(
+    """
+    def log_NAME(x, log):
+        log.append(x)
+        return len(log)
+
+
+    NAME = functools.partial(log_NAME, log=[$v])
+    """,
+    writes("out.append(NAME(n))"),
+    reads("out.append(NAME.keywords['log'][0])"),
+    imports=("functools",),
+    name="partial with a list",
+)
+kind(
+    """
+    class NAME(enum.Enum):
+        LOW = 'low'
+        HIGH = 'high'
+
+        def __init__(self, word):
+            self.seen = [$v]
+    """,
+    writes("NAME.HIGH.seen.append(n)"),
+    writes("NAME.LOW.last = [n]"),
+    reads("out.append(len(NAME.HIGH.seen))"),
+    reads("out.append(NAME(n % 2 and 'low' or 'high').seen[0])"),
+    imports=("enum",),
+    name="enum with lists",
+)
+kind(
+    "NAME = $v\nNAME_log = []\n\n\ndef weigh_NAME(x):\n    NAME_log.append(x)\n    return x * NAME",
+    reads("out.append(plugins[0].NAME + n)"),
+    writes("out.append(plugins[-1].weigh_NAME(n))"),
+    writes("plugins[0].NAME_log.append(n)"),
+    writes("out.append([each.weigh_NAME(n) for each in plugins])"),
+    reads("out.append(len(plugins[0].NAME_log))"),
+    imports=("plugins",),
+    module="helpers",
+    name="module in a list",
+)
+kind(
+    """
+    NAME = {'rows': [$v], 'seen': set()}
+    NAME_rows = NAME['rows']
+    """,
+    writes("NAME_rows.append(n)"),
+    writes("NAME['rows'].append([n])"),
+    writes("NAME['seen'].add(n)\nNAME['rows'] = NAME_rows"),
+    writes("NAME['rows'] = [n]"),
+    writes("NAME = dict(NAME)", rebinds=True),
+    reads("out.append(NAME['rows'] is NAME_rows)"),
+    reads("out.append(len(NAME_rows))"),
+    name="one list, two globals",
+)
+kind(
+    """
+    NAME = np.arange(8.0) * $v
+    NAME_part = NAME[2:6]
+    """,
+    writes("for each in items:\n    if isinstance(each, np.ndarray):\n        each[:2] += n"),
+    writes("NAME_part[1] += n"),
+    writes("NAME[n % 8] = n"),
+    reads("out.append(float(NAME_part.sum()))"),
+    reads("out.append([float(each.sum()) for each in items if isinstance(each, np.ndarray)])"),
+    reads("out.append(NAME_part)", leaks=True),
+    imports=("np",),
+    given=("[NAME, NAME[1:3]]", "[NAME_part[::-1]]", "[NAME[::2], NAME_part]"),
+    name="array given in part",
+)
+kind(
+    "NAME = pd.Series([1.0, $v], index=['a', 'b'])",
+    writes("NAME['c'] = n"),
+    writes("NAME *= 2", rebinds=True),
+    writes("NAME.iloc[0] = n"),
+    reads("out.append(float(NAME.sum()))"),
+    imports=("pd",),
+    name="series",
+)
+kind(
+    "os.environ['NAME'] = '$v'",
+    writes("os.environ['NAME'] = str(n)"),
+    writes("os.environ['NAME_more'] = str(len(items))"),
+    imports=("os",),
+    name="environment",
+)
+kind(
+    "NAME = contextvars.ContextVar('NAME', default=$v)",
+    writes("NAME.set([n])"),
+    reads("out.append(NAME.get())", leaks=True),
+    imports=("contextvars",),
+    name="context variable",
+)
+kind(
+    """
+    class Point_NAME:
+        __slots__ = ('x', 'trail')
+
+        def __init__(self, x):
+            self.x, self.trail = x, []
+
+
+    NAME = Point_NAME($v)
+    """,
+    writes("NAME.x += n"),
+    writes("NAME.trail.append(NAME.x)"),
+    writes("NAME = Point_NAME(n)", rebinds=True),
+    reads("out.append(NAME.x)"),
+    name="slots",
+)
+kind(
+    """
+    NAME = OrderedDict(a=[$v], b=[2])
+    """,
+    writes("NAME.move_to_end('a')"),
+    writes("NAME.setdefault('c', []).append(n)"),
+    writes("NAME['b'].append(n)"),
+    reads("out.append(list(NAME))"),
+    imports=("OrderedDict",),
+    name="OrderedDict",
+)
+kind(
+    """
+    class Row_NAME(NamedTuple):
+        x: int
+        tags: list
+
+
+    NAME = Row_NAME($v, [])
+    """,
+    writes("NAME.tags.append(n)"),
+    writes("NAME = NAME._replace(x=n)", rebinds=True),
+    reads("out.append(NAME.x + len(NAME.tags))"),
+    imports=("NamedTuple",),
+    name="named tuple with a list",
+)
+kind(
+    """
+    class Tree_NAME:
+        def __init__(self, parent=None):
+            self.parent, self.children, self.weight = parent, [], $v
+            if parent is not None:
+                parent.children.append(self)
+
+
+    NAME = Tree_NAME()
+    """,
+    writes("Tree_NAME(NAME).weight = n"),
+    writes("NAME.children[-1:] = [Tree_NAME(NAME)]"),
+    writes("NAME.weight += n"),
+    reads("out.append(sum(each.weight for each in NAME.children))"),
+    name="tree",
+)
+kind(
+    """
+    class Model_NAME:
+        def __init__(self):
+            self.rng, self.draws = random.Random($v), []
+
+        @functools.lru_cache(maxsize=None)
+        def factor(self, x):
+            return x * $w
+
+        def draw(self):
+            self.draws.append(self.rng.random())
+            return self.draws[-1]
+
+
+    NAME = Model_NAME()
+    """,
+    writes("out.append(NAME.draw())"),
+    reads("out.append(NAME.factor(n))"),
+    reads("out.append(len(NAME.draws))"),
+    imports=("functools", "random"),
+    name="object with a generator",
+)
+kind(
+    "NAME = np.random.SeedSequence($v)",
+    writes("out.append(float(np.random.default_rng(NAME.spawn(1)[0]).random()))"),
+    reads("out.append(int(NAME.generate_state(1)[0]))"),
+    imports=("np",),
+    name="SeedSequence",
+)
+kind(
+    "NAME = 'NAME'",
+    writes("run.state[NAME] = run.state.get(NAME, 0) + n"),
+    writes("run.state.setdefault('NAME_rows', []).append(n)"),
+    writes("run.state.setdefault('NAME_rows', []).append(items)", stores=True),
+    reads("out.append(len(run.state.get('NAME_rows', ())))"),
+    reads("out.append(run.state.get(NAME))"),
+    imports=("run",),
+    name="run.state",
+)
+
 IMPORTS = {
     "np": "import numpy as np",
     "pd": "import pandas as pd",
@@ -659,8 +855,13 @@ IMPORTS = {
     "defaultdict": "from collections import defaultdict",
     "dataclass": "from dataclasses import dataclass, field",
     "Path": "from pathlib import Path",
+    "OrderedDict": "from collections import OrderedDict",
+    "NamedTuple": "from typing import NamedTuple",
+    "plugins": "",  # `helpers` in a list, see `render`
+    "run": "",  # bound by the scope
 }
-COSTLY = ("frame",)  # to import
+COSTLY = ("frame", "series")  # to import
+GENERATORS = ("random.Random", "default_rng", "random.seed", "np.random.seed", "random unseeded", "np.random unseeded")
 
 
 # -- a script
@@ -685,11 +886,12 @@ class Function:
     is_step: bool = True
     change_items: bool = False
     inner: str = ""  # a step that it calls
+    yields: bool = False  # it is a generator
 
 
 @dataclass
 class Call:
-    """One call in the body of the script."""
+    """One call in the body of the script; or a loop, which calls nothing."""
 
     label: str
     function: str
@@ -698,6 +900,9 @@ class Call:
     repeats: int = 1
     hold: str = ""  # a list at module level that the result is appended to
     change: bool = False  # the result is changed in place afterwards
+    concurrency: int = 0  # it is a map over some numbers, with so many at a time
+    every: int = 0  # it is a loop, kept every so many turns
+    draw: Use | None = None  # what the loop does in each turn
 
 
 @dataclass
@@ -727,19 +932,27 @@ def generate(number: int, only: str = "") -> Script:
     calls = [_call(rng, i, resources, functions, values) for i in range(rng.randint(3, 6))]
     script = Script(number, resources, functions, calls, values, [])
     text, ticks = "".join(render(script, plain=True, fill=False).values()), _ticks(script)
-    editable = [slot for slot in sorted(values) if f"${slot}" in text]
+    editable = [slot for slot in sorted(values) if f"${slot}" in text and not _spoils_a_loop(script, slot)]
     for i in range(rng.randint(1, 3)):  # a resumed run ticks less often
         kill = rng.randint(1, ticks if i == 0 else max(3, ticks // 2))
         script.attempts.append((kill, rng.choice(editable) if editable and rng.random() < 0.5 else ""))
     return script
 
 
+def _spoils_a_loop(script: Script, slot: str) -> bool:
+    """A loop goes on whatever was edited, but for its own items: see docs/explanation/guarantees.md."""
+    found = affected(script, slot)
+    return any(call.every and call.label in found and slot != f"{call.label}_n" for call in script.calls)
+
+
 def _ticks(script: Script) -> int:
     """About how often an uninterrupted run can be killed."""
     steps = {f.name: 2 + len(f.uses) if f.is_step else 0 for f in script.functions.values()}
-    return 1 + sum(
-        call.repeats * (1 + sum(steps[f.name] for f in _with_inner(script, call.function))) for call in script.calls
-    )
+    each = {
+        call.label: sum(steps[f.name] for f in _with_inner(script, call.function)) * (3 if call.concurrency else 1)
+        for call in script.calls
+    }
+    return 1 + sum(call.repeats * (1 + (8 if call.every else each[call.label])) for call in script.calls)
 
 
 def _choice_of_kinds(rng: random.Random) -> list[str]:
@@ -764,7 +977,8 @@ def _function(
     lists = [own for own, resource in resources.items() if resource.is_list]
     returns = rng.choice(["out", "out", "out", "items", *lists])
     inner = rng.choice(sorted(earlier)) if earlier and rng.random() < 0.3 else ""
-    return Function(name, uses, returns, rng.random() < 0.3, is_step, rng.random() < 0.2, inner)
+    yields = is_step and rng.random() < 0.15
+    return Function(name, uses, returns, rng.random() < 0.3, is_step, rng.random() < 0.2, inner, yields)
 
 
 def _call(
@@ -784,9 +998,32 @@ def _call(
     else:
         n = "7"
     lists = [own for own, resource in resources.items() if resource.is_list]
-    items = rng.choice(["[1, 2]", "[]", "[3]", *lists, *([f"r{rng.randrange(i)}"] if i else [])])
+    given = [each for resource in resources.values() for each in resource.given]
+    items = rng.choice(["[1, 2]", "[]", "[3]", *lists, *given, *([f"r{rng.randrange(i)}"] if i else [])])
     hold = rng.choice(lists) if lists and rng.random() < 0.3 else ""
-    return Call(label, rng.choice(sorted(functions)), n, items, rng.choice([1, 1, 1, 2, 3]), hold, rng.random() < 0.15)
+    call = Call(label, rng.choice(sorted(functions)), n, items, rng.choice([1, 1, 1, 2, 3]), hold, rng.random() < 0.15)
+    special = rng.random()
+    if special < 0.1:
+        _make_map(rng, call, functions)
+    elif special < 0.2 and n.startswith("$"):
+        _make_loop(rng, call, resources)
+    return call
+
+
+def _make_map(rng: random.Random, call: Call, functions: dict[str, Function]) -> None:
+    """Side by side, steps that change something do it in any order."""
+    call.repeats, call.items, uses = 1, "[1, 2]", list[Use]()
+    name, inner = call.function, functions[call.function]
+    while name:
+        inner = functions[name]
+        uses, name = [*uses, *inner.uses], inner.inner
+    call.concurrency = 1 if any(use.op.writes for use in uses) else rng.choice([1, 4])
+
+
+def _make_loop(rng: random.Random, call: Call, resources: dict[str, Resource]) -> None:
+    draws = [Use(own, op) for own, each in resources.items() if each.kind in GENERATORS for op in each.ops]
+    call.function, call.repeats, call.every = "", 1, rng.choice([1, 2, 5])
+    call.draw = rng.choice(draws) if draws and rng.random() < 0.5 else None
 
 
 # -- its text
@@ -796,10 +1033,11 @@ def render(script: Script, plain: bool, fill: bool = True) -> dict[str, str]:
     """The files of the script as it is now; without `fill`, with the names of what can be edited."""
     used = {use.resource for function in _needed(script) for use in function.uses}
     used |= {function.returns for function in _needed(script)}
-    used |= {name for call in script.calls for name in (call.items, call.hold)}
+    used |= {name for call in script.calls for name in (*_names_in(script, call.items), call.hold)}
+    used |= {call.draw.resource for call in script.calls if call.draw}
     resources = [resource for own, resource in script.resources.items() if own in used]
     imports = {"random"} | {each for resource in resources for each in resource.imports}
-    lines = sorted(IMPORTS.get(each, f"import {each}") for each in imports)
+    lines = sorted(filter(None, (IMPORTS.get(each, f"import {each}") for each in imports)))
     if any(resource.module == "helpers" for resource in resources):
         lines.append("import helpers")
     own = "checkpoint_scope, checkpointed"
@@ -808,6 +1046,8 @@ def render(script: Script, plain: bool, fill: bool = True) -> dict[str, str]:
         f"from {'witness' if plain else 'oncemore'} import {own}",
     ]
     here = [resource.declare for resource in resources if resource.module == "script" and resource.declare]
+    if "plugins" in imports:
+        here.insert(0, "plugins = [helpers]")
     functions = [_definition(script, function) for function in _needed(script)]
     unseeded = [resource.unseeded for resource in resources if resource.unseeded]
     kinds = {resource.kind for resource in resources}
@@ -821,6 +1061,11 @@ def render(script: Script, plain: bool, fill: bool = True) -> dict[str, str]:
         if resource.file:
             files[f"{resource.name}-data.txt"] = resource.file
     return {name: string.Template(text).substitute(script.values) if fill else text for name, text in files.items()}
+
+
+def _names_in(script: Script, items: str) -> list[str]:
+    """What leads to the objects of an argument: a list, an earlier result, or a resource that it shows a part of."""
+    return [items, *(own for own, resource in script.resources.items() if items in resource.given)]
 
 
 def _needed(script: Script) -> list[Function]:
@@ -849,26 +1094,51 @@ def _definition(script: Script, function: Function) -> str:
         body += use.op.text.splitlines()
         if function.is_step:
             body.append("tick()")
+        if function.yields:
+            body.append("yield out[-1]")
     if function.inner:
-        body.append(f"out.append({function.inner}(n + 1, items))")
+        body.append(f"out.append({_called(script, function.inner, 'n + 1', 'items')})")
     if function.change_items:
         body.append("items.append(n)")
     if function.is_step:
         body.append("tick()")
     returned = f"[out, {function.returns}]" if function.pair and function.returns != "out" else function.returns
-    body.append(f"return {returned}")
+    body.append(f"{'yield' if function.yields else 'return'} {returned}")
     return "\n" + "\n".join([*lines, *textwrap.indent("\n".join(body), "    ").splitlines()])
+
+
+def _called(script: Script, function: str, n: str, items: str) -> str:
+    called = f"{function}({n}, {items})"
+    return f"list({called})" if script.functions[function].yields else called
+
+
+def _loop(call: Call, name: str) -> list[str]:
+    turn = [
+        "began('turn')",
+        f"out = run.state.setdefault('{name}', [turn])",
+        *(call.draw.op.text.splitlines() if call.draw else ()),
+    ]
+    return [
+        f"items = {call.items}",
+        f"for turn in run.loop('{call.label}', range({call.n}), every={call.every}):",
+        *("    " + line for line in [*turn, "out.append(turn)", "tick()"]),
+        f"{name} = run.state.get('{name}', [])",
+        "items = out = turn = None",
+    ]
 
 
 def _body(script: Script, unseeded: list[str], drawn: list[str]) -> str:
     lines = []
     for call in script.calls:
         name = f"r{call.label[1:]}"
-        text = [
-            f'calling("{call.label}")',
-            f"{name} = {call.function}({call.n}, {call.items})",
-            f'returned("{call.label}")',
-        ]
+        if call.every:
+            doing = _loop(call, name)
+        elif call.concurrency:
+            over = f"[1, 2, {call.n}], concurrency={call.concurrency}"
+            doing = [f"{name} = list(run.map(lambda n: {_called(script, call.function, 'n', call.items)}, {over}))"]
+        else:
+            doing = [f"{name} = {_called(script, call.function, call.n, call.items)}"]
+        text = [f'calling("{call.label}")', *doing, f'returned("{call.label}")']
         if call.hold:
             text.append(f"{call.hold}.append({name})")
         if call.change:
@@ -877,7 +1147,8 @@ def _body(script: Script, unseeded: list[str], drawn: list[str]) -> str:
             text = [f"for turn in range({call.repeats}):", *("    " + line for line in text)]
         lines += text
     body = "\n".join("    " + line for line in lines)
-    return f'\nopening(globals(), {unseeded!r})\nwith checkpoint_scope("run"):\n    tick()\n{body}\nreport(globals(), {drawn!r})'
+    scope = f'with checkpoint_scope("run") as run:\n    tick()\n{body}'
+    return f"\nopening(globals(), {unseeded!r})\n{scope}\nreport(globals(), {drawn!r})"
 
 
 # -- what an edit affects
@@ -903,11 +1174,12 @@ def affected(script: Script, slot: str) -> set[str]:
         for function in _with_inner(script, call.function):
             for use in function.uses:
                 if use.op.stores:  # an inner step is given the same list
-                    link(use.resource, call.items)
+                    link(use.resource, *_names_in(script, call.items))
                 if use.op.leaks:
                     link(use.resource, f"r{call.label[1:]}")
             if function.returns != "out":
-                link(f"r{call.label[1:]}", call.items if function.returns == "items" else function.returns)
+                returned = _names_in(script, call.items) if function.returns == "items" else [function.returns]
+                link(f"r{call.label[1:]}", *returned)
             elif function.inner:
                 link(f"r{call.label[1:]}", *(each.returns for each in _with_inner(script, function.inner)))
         if call.hold:
@@ -920,13 +1192,16 @@ def affected(script: Script, slot: str) -> set[str]:
     tainted: set[str] = {own for own, resource in script.resources.items() if slot in resource.values}
     for call in script.calls:
         for _ in range(call.repeats):
-            touched = {use.resource for function in _with_inner(script, call.function) for use in function.uses}
-            names = {root(name) for name in (*touched, call.items, call.n.removeprefix("len(").rstrip(")"))}
+            uses = [use for function in _with_inner(script, call.function) for use in function.uses]
+            uses += [call.draw] if call.draw else []
+            given = [name for name in _names_in(script, call.items) if name.isidentifier()]
+            touched = {use.resource for use in uses}
+            names = {root(name) for name in (*touched, *given, call.n.removeprefix("len(").rstrip(")"))}
             roots = {root(name) for name in tainted}
             if slot == f"{call.label}_n" or names & roots:
                 found.add(call.label)
-                tainted |= {f"r{call.label[1:]}", *([call.items] if call.items.isidentifier() else [])}
-                tainted |= {use.resource for f in _with_inner(script, call.function) for use in f.uses if use.op.writes}
+                tainted |= {f"r{call.label[1:]}", *given}
+                tainted |= {use.resource for use in uses if use.op.writes}
                 tainted |= {call.hold} - {""}
     return found
 
@@ -1113,13 +1388,19 @@ def _smaller(script: Script) -> Iterator[Script]:
     for call in script.calls:
         yield changed(drop_call(call.label))
     for i, call in enumerate(script.calls):
-        for name, value in (("repeats", 1), ("hold", ""), ("change", False), ("items", "[1, 2]")):
+        for name, value in (("repeats", 1), ("hold", ""), ("change", False), ("items", "[1, 2]"), ("draw", None)):
             if getattr(call, name) != value:
                 yield changed(lambda other, i=i, name=name, value=value: setattr(other.calls[i], name, value))
     for function in _needed(script):
         for i in range(len(function.uses)):
             yield changed(lambda other, name=function.name, i=i: other.functions[name].uses.pop(i))
-        for name, value in (("inner", ""), ("change_items", False), ("pair", False), ("returns", "out")):
+        for name, value in (
+            ("inner", ""),
+            ("change_items", False),
+            ("pair", False),
+            ("yields", False),
+            ("returns", "out"),
+        ):
             if getattr(function, name) != value:
                 yield changed(
                     lambda other, own=function.name, name=name, value=value: setattr(other.functions[own], name, value)

@@ -7,8 +7,10 @@ are neither read nor changed by a step.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import enum
 import functools
+import hashlib
 import inspect
 import json
 import os
@@ -23,7 +25,7 @@ from typing import Any
 
 _LOG = os.open("witness.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 _DEADLY = int(os.environ.get("WITNESS_KILL", "0"))
-_FOREIGN = {"checkpointed", "checkpoint_scope"}
+_FOREIGN = {"checkpointed", "checkpoint_scope", "run"}
 _ticks = 0
 
 
@@ -34,8 +36,21 @@ def checkpointed(function: Any = None, **options: Any) -> Any:
     return function if function is not None else lambda function: function
 
 
+class Run:
+    """What a script asks of its run."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] = {}
+
+    def map(self, step: Any, items: Any, concurrency: int = 1) -> list[Any]:
+        return [contextvars.copy_context().run(step, item) for item in items]
+
+    def loop(self, name: str, items: Any, every: int = 1) -> Any:
+        return iter(items)
+
+
 def checkpoint_scope(*args: Any, **options: Any) -> Any:
-    return contextlib.nullcontext()
+    return contextlib.nullcontext(Run())
 
 
 # -- what happens
@@ -56,6 +71,13 @@ def _tell(*words: str) -> None:
 def began(step: str) -> None:
     """The body of a step has begun."""
     _tell("began", step)
+    tick()
+
+
+def entered(step: str) -> None:
+    """The body of a step has begun, in a script that we did not write: tell with which arguments."""
+    given = _outlined(dict(sys._getframe(1).f_locals), 6, [])
+    _tell("began", step, hashlib.sha256(given.encode()).hexdigest()[:16])
     tick()
 
 
@@ -116,6 +138,8 @@ def report(space: dict[str, Any], drawn: list[str]) -> None:
         },
         "random": repr(random.getstate()) if "random" in drawn else None,
         "numpy": repr(sys.modules["numpy"].random.get_state()) if "np.random" in drawn else None,
+        "state": {key: describe(space["run"].state[key]) for key in sorted(space["run"].state)},
+        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith("environment")},
         "files": {path.name: path.read_text() for path in sorted(Path().glob("*.txt"))},
     }
     Path("report.new").write_text(json.dumps(end, indent=1))
@@ -168,6 +192,10 @@ class Describer:
             return obj.hex()
         if isinstance(obj, random.Random):
             return repr(obj.getstate())
+        if isinstance(obj, contextvars.ContextVar):
+            return self(obj.get(None))
+        if numpy is not None and isinstance(obj, numpy.random.SeedSequence):
+            return [obj.entropy, obj.n_children_spawned]
         if numpy is not None and isinstance(obj, numpy.ndarray):
             memory = obj
             while isinstance(memory.base, numpy.ndarray):
@@ -181,6 +209,8 @@ class Describer:
             return [repr(obj.bit_generator.state), obj.bit_generator.seed_seq.n_children_spawned]
         if pandas is not None and isinstance(obj, pandas.DataFrame):
             return [repr(obj.dtypes.to_dict()), obj.to_csv()]
+        if pandas is not None and isinstance(obj, pandas.Series):
+            return [repr(obj.dtype), obj.to_csv()]
         return self.code(obj)
 
     def code(self, obj: Any) -> Any:
@@ -211,7 +241,9 @@ class Describer:
                 for k, v in vars(kind).items()
                 if isinstance(v, functools.cached_property)
             }
-            return [[k, self(v)] for k, v in sorted(vars(obj).items()) if k not in caches]
+            slots = {k: getattr(obj, k) for k in getattr(type(obj), "__slots__", ())}
+            held = {**getattr(obj, "__dict__", {}), **slots}
+            return [[k, self(v)] for k, v in sorted(held.items()) if k not in caches]
         return type(obj).__qualname__
 
 

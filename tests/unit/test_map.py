@@ -298,3 +298,27 @@ def test_killed_in_the_middle_only_what_was_not_recorded_runs_again(script: Scri
     begun = {int(line.split()[1]) for line in again.lines[:-1]}
     assert begun & {0, 1, 2, 3, 4} == set()
     assert begun >= {8, 9, 10, 11}
+
+
+def test_one_at_a_time_each_call_reads_what_the_one_before_it_changed(script: Script) -> None:
+    source = """
+        from collections import OrderedDict
+        from oncemore import checkpoint_scope, checkpointed
+
+        seen = OrderedDict(a=[])
+
+        @checkpointed
+        def note(x):
+            print("RAN", x)
+            seen.setdefault(x, []).append(sum(map(len, seen.values())))
+            return seen[x]
+
+        with checkpoint_scope("run") as run:
+            first = note("b")
+            print(run.map(note, ["a", "b", "b"], concurrency=1), first is seen["b"], dict(seen))
+    """
+    ended = "[[1], [0, 2, 3], [0, 2, 3]] True {'a': [1], 'b': [0, 2, 3]}"
+    assert script(source).lines == ["RAN b", "RAN a", "RAN b", "RAN b", ended]
+    again = script(source)
+    assert again.lines == [ended]
+    assert "CheckpointWarning" not in again.err

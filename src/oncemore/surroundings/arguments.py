@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..fingerprint.values import Digests
 from . import SKIP, Moment, Surrounding
-from .objects import Note
+from .objects import Contents, Note
 
 
 class Arguments(Surrounding):
@@ -21,11 +19,11 @@ class Arguments(Surrounding):
         moment.digests = None  # they hold all that the walk has met
         return note or SKIP
 
-    def after(self, moment: Moment, note: dict[str, Note]) -> dict[str, dict[int, Any]] | None:
+    def after(self, moment: Moment, note: dict[str, Note]) -> dict[str, Contents] | None:
         now = Digests()
         found = {name: moment.roots.changes("argument", name, before, now=now) for name, before in note.items()}
         return {name: contents for name, contents in found.items() if contents is not None} or None
 
-    def restore(self, moment: Moment, effect: dict[str, dict[int, Any]]) -> None:
+    def restore(self, moment: Moment, effect: dict[str, Contents]) -> None:
         for name, contents in effect.items():
             moment.roots.assign("argument", name, contents)

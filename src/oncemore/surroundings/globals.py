@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from ..errors import CodecError
@@ -45,13 +46,14 @@ class Globals(Surrounding):
     def before(self, moment: Moment) -> _Noted:
         member, found = moment.member, dict[str, _Watched]()
         moment.roots.beside = member is not None and moment.step in moment.run.epochs.concurrent
-        for name, datum in moment.data.items():
-            # beside others: as it was when one of them last looked, since what has changed since then belongs to no step yet
-            known = member.group.notes.get(name) if member is not None and member.shares else None
-            found[name] = known or _Watched(datum, _note(datum))
-            moment.roots.add("global", name, found[name].note.walk)
-            if member is not None and known is None:
-                member.group.notes[name] = found[name]
+        with nullcontext() if member is None else member.group.lock:
+            for name, datum in moment.data.items():
+                # beside others: as it was when one of them last looked; what has changed since then belongs to no step yet
+                known = member.group.notes.get(name) if member is not None and member.shares else None
+                found[name] = known or _Watched(datum, _note(datum))
+                moment.roots.add("global", name, found[name].note.walk)
+                if member is not None and known is None:
+                    member.group.notes[name] = found[name]
         names = _names(moment)
         return _Noted(found, names) if found or names else SKIP
 
@@ -75,13 +77,19 @@ class Globals(Surrounding):
     def verify(self, moment: Moment, effect: dict[str, Any] | None) -> str | None:
         names = {name for part, found in (effect or {}).items() if part != "names" for name in found}
         gone = sorted(names - moment.data.keys() | ((effect or {}).get("names", {}).keys() - moment.spaces.keys()))
-        return f"{gone[0]}, which it changed, is not there" if gone else None
+        if gone:
+            return f"{gone[0]}, which it changed, is not there"
+        changed = ((name, place) for name, contents in (effect or {}).get("changed", {}).items() for place in contents)
+        lost = next((name for name, place in changed if not moment.roots.leads("global", name, place)), None)
+        return None if lost is None else f"{lost} is made of other objects than when it was kept"
 
     def restore(self, moment: Moment, effect: Effect) -> None:
         group = moment.member.group if moment.member is not None and moment.member.shares else None
         if group is not None:  # what steps that are still running have changed so far is not to be taken for ours
             now = {name: _note(datum) for name, (datum, _) in group.notes.items()}
-            pending = _changes(Roots(lambda kind, name: None), group.notes, now)
+            roots = Roots(lambda kind, name: None)
+            roots.beside = True
+            pending = _changes(roots, group.notes, now)
             group.pending += [pending] if pending else []
         for name, contents in effect.get("changed", {}).items():
             moment.roots.assign("global", name, contents)

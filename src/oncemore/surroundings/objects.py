@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 from blake3 import blake3
 
@@ -19,8 +19,11 @@ from ..errors import CodecError
 from ..fingerprint.inert import category
 from ..fingerprint.values import Digests
 from ..modules import loaded
-from .ways import ATOMS, DELTAS, Updated, role, way
+from .ways import ATOMS, DELTAS, FILLED, Updated, inside, role, way
 
+# The way from a root to an object, whatever else the root has come to hold: names, and which container is made if it is missing.
+Path = tuple[tuple[str, Any, Any], ...]
+Contents = dict[Union[int, Path], Any]  # by place in the walk, or by path
 Name = tuple[str, str, int]  # kind of root, its name, place in the walk
 Place = tuple[str, str]
 
@@ -221,15 +224,23 @@ class Roots:
 
     def changes(
         self, kind: str, name: str, note: Note, after: Note | None = None, now: Digests | None = None
-    ) -> dict[int, Any] | None:
+    ) -> Contents | None:
         """What became of the objects under a root, children by reference; None if nothing. CodecError if it cannot be redone.
 
-        An object that can be reached from several roots is recorded under the first.
+        An object that can be reached from several roots is recorded under the first. Beside other steps, which may add some,
+        the objects are named by the ways to them: those that nothing leads to any more are left out.
         """
-        found: dict[int, Any] = {}
+        found: Contents = {}
+        paths: dict[int, Path] = {}
         exact = kind != "argument" or not self._loose(name)  # when the step is skipped, they are as they were before it
         for i, obj, holds in note.changed(after, now):
             if id(obj) in self.recorded:
+                continue
+            place: int | Path | None = i
+            if self.beside and kind == "global":
+                paths = paths or ({} if obj is note.value else paths_from(note.value))
+                place = () if obj is note.value else paths.get(id(obj))
+            if place is None:
                 continue
             self.recorded.add(id(obj))
             how = way(type(obj))
@@ -242,8 +253,9 @@ class Roots:
             delta = how.delta(note.before[i], holds) if exact and how.delta and type(holds) is not bytes else None
             if self.beside and isinstance(delta, Updated):
                 delta = delta.summed(note.before[i])
-            found[i] = how.content(obj) if delta is None else delta
-            self._contents[id(found[i])] = found[i]  # the content of an array is a view of it, and no name
+            content = how.content(obj) if delta is None else delta
+            found[place] = content
+            self._contents[id(content)] = content  # the content of an array is a view of it, and no name
         if not found:
             return None
         self.list((kind, name))
@@ -256,11 +268,18 @@ class Roots:
         ways = ((obj, way(type(obj))) for obj in named)
         return [(obj, how.content(obj)) for obj, how in ways if how is not None and how.can(obj)]
 
-    def assign(self, kind: str, name: str, contents: dict[int, Any]) -> None:
+    def leads(self, kind: str, name: str, place: int | Path) -> bool:
+        """Whether an object is there under a root that can be given its content."""
+        return isinstance(place, int) or _leads(self._lookup(kind, name), place)
+
+    def assign(self, kind: str, name: str, contents: Contents) -> None:
         """Give the objects under a root these contents, in place."""
-        for i, content in contents.items():
+        for place, content in contents.items():
             try:
-                assign(self.find((kind, name, i)), content)
+                if isinstance(place, int):
+                    assign(self.find((kind, name, place)), content)
+                else:
+                    assign(_follow(self._lookup(kind, name), place), content)
             except (IndexError, TypeError, KeyError) as error:
                 raise CodecError(f"{_said(kind, name)} is made of other objects than when it was kept") from error
 
@@ -328,6 +347,43 @@ def walk_from(root: Any, opaque: Collection[int] = (), most: int = sys.maxsize) 
                 below += inside
         level = below
     return Walk(found, opaque)
+
+
+def paths_from(root: Any) -> dict[int, Path]:
+    """The shortest way to every object under a root, by its id."""
+    found: dict[int, Path] = {id(root): ()}
+    level: list[tuple[Any, Path]] = [(root, ())]
+    while level:
+        below: list[tuple[Any, Path]] = []
+        for obj, path in level:
+            for word, name, child in inside(obj):
+                if type(child) not in ATOMS and id(child) not in found:
+                    found[id(child)] = further = (
+                        *path,
+                        (word, name, type(child) if type(child) in FILLED else None),
+                    )
+                    below.append((child, further))
+        level = below
+    return found
+
+
+def _leads(obj: Any, path: Path) -> bool:
+    for word, name, kind in path:
+        known = {(word, name): child for word, name, child in inside(obj)}
+        if (word, name) not in known and (word != "key" or kind is None or not isinstance(obj, dict)):
+            return False
+        obj = known[word, name] if (word, name) in known else kind()
+        if kind is not None and type(obj) is not kind:
+            return False
+    return True
+
+
+def _follow(obj: Any, path: Path) -> Any:
+    for word, name, kind in path:
+        if word == "key" and kind is not None and name not in obj:
+            assign(obj, Updated([], [(name, kind())]))
+        obj = next(child for other, key, child in inside(obj) if other == word and key == name)
+    return obj
 
 
 def assign(obj: Any, content: Any) -> None:

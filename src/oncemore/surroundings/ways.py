@@ -105,30 +105,55 @@ class Replaced(NamedTuple):
 
 
 class Updated(NamedTuple):
-    """A dict that lost keys, then got entries: new ones at its end. `added` are the differences of numbers."""
+    """A dict that lost keys, then got entries: new ones at its end. Values may be `Added` or `Filled`."""
 
     removed: list[Any]
     entries: list[tuple[Any, Any]]
-    added: tuple[tuple[Any, Any], ...] = ()
 
     def apply(self, obj: Any) -> None:
         base = _keyed(obj)
         for key in self.removed:
             base.pop(obj, key, None)
         for key, value in self.entries:
+            if isinstance(value, (Added, Filled)):
+                value = value.onto(base.get(obj, key))
             base.__setitem__(obj, key, value)
-        for key, difference in self.added:
-            base.__setitem__(obj, key, base.get(obj, key, 0) + difference)
 
     def summed(self, then: Any) -> Updated:
-        """The same where other steps count as well: numbers are added to, not set."""
+        """The same where other steps work on the dict as well: numbers are added to, new containers are filled."""
         before = then if type(then) is dict else then[0]
-        numbers = {key for key, value in self.entries if are_numbers(before.get(key, 0), value)}
-        return Updated(
-            self.removed,
-            [(key, value) for key, value in self.entries if key not in numbers],
-            tuple((key, value - before.get(key, 0)) for key, value in self.entries if key in numbers),
-        )
+        return Updated(self.removed, [(key, _summand(value, before.get(key))) for key, value in self.entries])
+
+
+class Added(NamedTuple):
+    """A number that grew by this."""
+
+    difference: Any
+
+    def onto(self, now: Any) -> Any:
+        return (now or 0) + self.difference
+
+
+class Filled(NamedTuple):
+    """A container that got this: a new one where there is none, or that which another step has made."""
+
+    kind: type
+    delta: Delta
+
+    def onto(self, now: Any) -> Any:
+        found = now if type(now) is self.kind else self.kind()
+        self.delta.apply(found)
+        return found
+
+
+def _summand(value: Any, before: Any) -> Any:
+    if are_numbers(value, before or 0):
+        return Added(value - (before or 0))
+    if before is not None or type(value) not in FILLED:
+        return value
+    if type(value) is dict:
+        return Filled(dict, Updated([], list(value.items())).summed({}))
+    return Filled(list, Extended(value)) if type(value) is list else Filled(set, Altered([], list(value)))
 
 
 def are_numbers(*values: object) -> bool:
@@ -158,6 +183,7 @@ class Several(NamedTuple):
 
 Delta: TypeAlias = "Extended | Grown | Replaced | Updated | Altered | Several"
 DELTAS = (Extended, Grown, Replaced, Updated, Altered, Several)
+FILLED: tuple[type, ...] = (list, dict, set)  # what several steps may fill, whichever of them makes it
 
 
 class Role(NamedTuple):
@@ -478,6 +504,16 @@ def _same_attributes(then: tuple[dict[str, Any], dict[str, Any]], now: tuple[dic
     """Whether the attributes are the same. What was cached since is no change, only what was cached before and is gone."""
     known = now[1]
     return _same_keyed(then[0], now[0]) and all(known.get(name) is value for name, value in then[1].items())
+
+
+def inside(obj: Any) -> Iterable[tuple[str, Any, Any]]:
+    """What is in an object, each under a name that stays the same when more is added: a key, an attribute, a place."""
+    if isinstance(obj, dict):
+        return [("key", key, value) for key, value in _entries(obj) if _fixed_through(key)]
+    if way(type(obj)) is _PLAIN:
+        return [("attribute", name, value) for name, value in _attributes(obj).items()]
+    what = role(type(obj))
+    return () if what is None else (("place", i, child) for i, child in enumerate(what.children(obj)))
 
 
 _PLAIN = Way(
