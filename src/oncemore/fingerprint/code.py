@@ -152,6 +152,9 @@ _lasting: dict[int, Code] = {}
 # What was found about the functions, classes and modules that the values of one walk led to, for one who asks.
 met: ContextVar[dict[int, tuple[Any, Seen]] | None] = ContextVar("met", default=None)
 
+# Whether functions and classes in values count by their names, and not by their code.
+by_name: ContextVar[bool] = ContextVar("by_name", default=False)
+
 
 def _standing(unit: Any) -> Code:
     """The identity of a function or class by itself. Those that a module holds are there for good, and remembered."""
@@ -170,6 +173,8 @@ def _identity_of(unit: FunctionType | type) -> bytes:
     """
     walk, own_name = active.get(), () if isinstance(unit, type) else (unit.__name__,)
     kind = "class" if isinstance(unit, type) else "function"
+    if by_name.get() and "<lambda>" not in unit.__qualname__:
+        return hashed(kind, unit.__qualname__)
     if walk is not None:
         return hashed(kind, *own_name, walk.in_value(unit))
     return hashed(kind, *own_name, _meet(unit))
@@ -200,6 +205,8 @@ def _module(module: ModuleType) -> Parts:
     if not is_project_module(module.__name__):
         return Parts("module", [home(module.__name__)])
     walk = active.get()
+    if by_name.get():
+        return Parts("module", [home(module.__name__)])
     found = _meet(module) if walk is None else walk.module(module)
     return Parts("project module", [home(module.__name__), found])
 
@@ -210,7 +217,8 @@ def _holder(value: Any) -> Parts:
 
 def _step(step: Any) -> Parts:
     """A step in a value counts by its function, and by the options that change what its callers get."""
-    return Parts("step", [type(step), step.__wrapped__, step.__checkpoint_code__])
+    options = None if by_name.get() else step.__checkpoint_code__
+    return Parts("step", [type(step), step.__wrapped__, options])
 
 
 WHOLE.update({"builtins.type": _class, "builtins.function": _function, "builtins.module": _module})
