@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from ..errors import FingerprintError
 from ..modules import is_project_file, is_project_module, module_of, name_of_namespace
+from . import settings
 from .kinds import WHOLE, Parts, home
 from .shown import Part, is_secret, masked, short
 from .syntax import class_text, hashed, own
@@ -32,6 +33,7 @@ class Seen:
         )
         self.data = [walk.data[name] for name in sorted(walk.data)]
         self.spaces = walk.spaces
+        self._sets = not settings.NAMES.isdisjoint(walk.foreign)
         self.digests = self.look()  # of the data, one by one
 
     def look(self) -> list[bytes]:
@@ -52,9 +54,12 @@ class Seen:
         raise AssertionError("the last attempt returns or raises")
 
     def read(self, digests: Sequence[bytes]) -> bytes:
-        """What identifies all the data if these are its digests; empty if there is none."""
-        names = (datum.name for datum in self.data)
-        return hashed(*(piece for pair in zip(names, digests) for piece in pair)) if digests else b""
+        """What identifies all the data if these are its digests, and the settings of libraries; empty if there is none."""
+        set_now = settings.parts(self._walk.foreign) if self._sets else {}
+        if not digests and not set_now:
+            return b""
+        found = [piece for datum, digest in zip(self.data, digests) for piece in (datum.name, digest)]
+        return hashed(*found, *(piece for name, part in set_now.items() for piece in (name, part.digest)))
 
     def still(self) -> bool:
         """Whether the code is the same. The data is looked at again."""
@@ -69,7 +74,8 @@ class Seen:
 
     def data_parts(self, digests: Sequence[bytes]) -> dict[str, Part]:
         """The data that the code reads, under names that people know."""
-        return {d.name: Part(found.hex(), shown=d.shown) for d, found in zip(self.data, digests)}
+        found = {d.name: Part(found.hex(), shown=d.shown) for d, found in zip(self.data, digests)}
+        return {**found, **settings.parts(self._walk.foreign)} if self._sets else found
 
     @cached_property
     def packages(self) -> dict[str, str]:
