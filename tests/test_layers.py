@@ -30,6 +30,7 @@ ORDER: list[set[str]] = [
     {"checkpoints"},
     {"past"},
     {"comparison"},
+    {"same_call"},
     {"intents", "reshape"},
     {"repeats", "retention"},
     {"opening", "report"},

@@ -22,7 +22,7 @@ from .blobs import used
 from .checkpoints import fold
 from .codec import Decoded, seal, unseal, unsigned
 from .errors import IntegrityError, UsageError
-from .nodes import intent_key
+from .nodes import intents_of
 from .records import parse, record_key, sealed_as
 from .reshape import ever, owners
 from .secret import secret
@@ -58,6 +58,11 @@ def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
                 seen.add(key)
                 yield key, data
 
+    once: dict[tuple[str, str], list[str]] = {}  # what shared steps with effect="once" have done, by step and arguments
+    for key, data in store.scan(intents_of("shared")):
+        if data is not None:
+            meta = Decoded(data, key=key, secret=secret()).meta
+            once.setdefault((meta["step"], meta["given"]), []).append(key)
     for run_id in runs:
         record = records.read(store, run_id)
         for owner in sorted(owners(record)):
@@ -72,9 +77,9 @@ def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
                 for part in _shared_parts(store, entry):
                     yield from each(part)
                 needs.append(used(store, "shared/", entry))
-                intent = intent_key("shared", checkpoint.step or "", _arguments(entry))
-                yield from each(intent)
-                needs.append(used(store, records.home_of(intent), intent))
+                for intent in once.get((checkpoint.step or "", _arguments(entry)), ()):
+                    yield from each(intent)
+                    needs.append(used(store, records.home_of(intent), intent))
             if entry:
                 yield from each(f"code/{entry.rpartition('.')[2].partition('@')[0]}")
         for blob, marks in (each_use for uses in needs for each_use in uses):

@@ -28,6 +28,7 @@ from .nodes import ASKED, GONE, LEFT_OUT, NEW, Kept, Node, inside, steps_around
 from .reasons import Explanation, Facts, Reason, compare
 from .records import Reference
 from .runs import Run
+from .same_call import defined
 from .shelf import Lookup, Shelf
 from .stores import Bytes
 from .surroundings import Moment, Scene, careful, depend, digest_of, inputs, obstacles, repeated, restore
@@ -78,6 +79,13 @@ class Call:
         self.opening: Opening | None = None  # to which the generators are to be put back, if it is skipped
         self.beside: Node | None = None  # what the node is called if steps run side by side
         self.intent: Bytes | None = None  # of an effect="once" step, as it stands under the lease
+
+    def take_beside(self) -> None:
+        """Be the node that it is if steps run side by side."""
+        assert self.beside is not None
+        node, self.beside = self.beside, None
+        node.call, node.identity, node.doubt = self.node.call, self.node.identity, self.node.doubt
+        self.node = node
 
     @property
     def recursive(self) -> bool:
@@ -131,6 +139,8 @@ class Definition:
             self._follow = drive_async
         elif self.yields:
             self._follow = generators.drive if inspect.isgeneratorfunction(function) else generators.drive_async
+        if self.once:
+            defined(self.identity.naming)
         if self.once and self.yields:
             raise UsageError(f"step {self.name}: effect='once' is for steps that return, not for generators")
 
@@ -323,12 +333,15 @@ class Definition:
         shelf = run.shared if self.share else run.shelf
         node = shelf.node(self.name, arguments.digest, behaviour.digest)
         call = Call(run, shelf, node, args, kwargs, arguments, behaviour)
+        if self.once:
+            node.identity = self.identity.name_call(arguments, behaviour)
+            node.call = node.identity.digest
         if behaviour.data:
             busy = busy or group.entered != entered  # then a step may be changing the data, or may have meanwhile
             code = behaviour.with_data(run.epochs.first(zip(self._names(call), behaviour.digests), busy=busy))
             call.beside = shelf.node(self.name, arguments.digest, code) if code != behaviour.digest else None
             if call.beside is not None and (busy or group.apart or self.name in run.epochs.concurrent):
-                call.node, call.beside = call.beside, None
+                call.take_beside()
         return call
 
     def _names(self, call: Call) -> Iterator[str]:
@@ -433,7 +446,8 @@ class Definition:
             return Lookup(None, ASKED[1])
         found = self._find_checkpoint(call, told, again)
         if found.entry is None and self.once:
-            return found._replace(entry=intents.performed(call.shelf, call.node))
+            performed, doubt = intents.performed(call.shelf, call.node), call.node.doubt
+            return Lookup(performed, found.why if doubt is None else f"it may have been performed: {doubt['doubt']}")
         return found
 
     def _find_earlier(self, call: Call, unseeded: Unseeded) -> Decoded | None:
@@ -472,7 +486,7 @@ class Definition:
                 if entry is not None and not entry.meta.get("beside"):
                     entry = None
                 if entry is not None:
-                    call.node, call.beside = call.beside, None
+                    call.take_beside()
             if entry is None and run.unseeded is not None:
                 entry = self._find_earlier(call, run.unseeded) or entry
             if entry is not None and not entry.value_only and entry.meta.get("beside"):
@@ -549,10 +563,10 @@ class Definition:
     def _compared(self, call: Call) -> Reason:
         return compare(call.shelf, call.node, self.facts(call), call.run, call.run.passed)
 
-    @staticmethod
-    def facts(call: Call) -> Facts:
+    def facts(self, call: Call) -> Facts:
         """What the call depends on, as far as that is known before it runs."""
         behaviour = call.behaviour
+        call.node.name = functools.partial(self.identity.key_of, call.arguments)
         return Facts(call.arguments.parts, behaviour.parts, behaviour.packages, behaviour.data_parts)
 
     def kept(self, value: Any, effects: dict[str, Any], moment: Moment, facts: Facts) -> Kept:

@@ -91,15 +91,25 @@ class NotRecorded(OncemoreError, LookupError):
 
 
 class UnknownOutcome(OncemoreError):
-    """A step with effect="once" was cut off between its start and its checkpoint. `node` and `key` name it."""
+    """A step with effect="once" was cut off between its start and its checkpoint. `node` and `key` name it.
 
-    def __init__(self, node: str, key: str, when: str) -> None:
-        super().__init__(node, key, when)
+    Or it was edited in such a way that nobody can tell whether this call was performed already; then `doubt` says why.
+    """
+
+    def __init__(self, node: str, key: str, when: str, doubt: str = "") -> None:
+        super().__init__(node, key, when, doubt)
         self.node = node
         self.key = key
         self.when = when
+        self.doubt = doubt
 
     def __str__(self) -> str:
+        if self.doubt:
+            return (
+                f"{self.node} may have been performed already: {self.doubt}. If this is the same call, say "
+                f"run.resolve({self.key!r}, happened=True), and the recorded result counts; "
+                f"if it is another, run.resolve({self.key!r}, happened=False) lets it run"
+            )
         return (
             f"{self.node} was begun at {self.when} and never completed: its effect may or may not have taken place "
             f"(idempotency key {self.key}). Find out, then say run.resolve({self.key!r}, happened=True, result=...), "

@@ -48,10 +48,13 @@ def _run(store: Store, run_id: str) -> dict[str, Any]:
     }
 
 
+_INTENT = ("step", "node", "given", "call", "identity", "doubt", "as", "of")  # what is said of one
+
+
 def _intent(key: str, data: Bytes) -> dict[str, Any]:
     """What became of an effect="once" step."""
     entry = Decoded(data, key=key, secret=secret())
-    facts = {name: entry.meta[name] for name in ("step", "node", "call")} | {"time": entry.time}
+    facts = {name: entry.meta[name] for name in _INTENT if name in entry.meta} | {"time": entry.time}
     if entry.meta.get("settled") and not entry.meta.keys() & {"effects", "roots", "reads"}:
         try:
             value = entry.load()
@@ -144,8 +147,8 @@ def _planned(run: Mapping[str, Any]) -> tuple[Record, dict[str, Frames], list[by
             value = {"state": checkpoint["state"], "generators": {}}
             put[checkpoint["snapshot"]] = encode(value, {}, key=checkpoint["snapshot"], secret=secret()).frames
     for intent in run.get("once", ()):  # without a result that could be kept, its outcome is for the user to settle
-        key = intent_key(old, intent["step"], intent["call"])
-        about = {name: intent[name] for name in ("step", "node", "call", "settled") if name in intent}
+        key = intent_key(old, intent["call"])
+        about = {name: intent[name] for name in (*_INTENT, "settled") if name in intent}
         put[key] = encode(intent.get("result"), about, key=key, secret=secret(), time=intent["time"]).frames
     log = []
     for fact in sorted(run["events"], key=lambda fact: fact["seq"]):

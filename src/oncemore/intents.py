@@ -5,10 +5,15 @@ call was performed, with a copy of the result. The record counts whatever become
 or a retention policy the call returns the recorded result. An intent that became no record means that the process died in
 between: nobody can know whether the effect took place, so the run stops and asks. `resolve` answers: it did not, run it; or it
 did, and this was the result.
+
+Which call it is does not depend on code, nor on the order of parameters, nor on those left at their defaults. After edits that
+change more, the records of the run are compared with the call (see `same_call.py`): the same call counts as performed, and
+where that cannot be told, the run stops and asks as well.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,8 +23,10 @@ from typing import Any
 from .blobs import release, used
 from .codec import Decoded, seal, unseal
 from .errors import IntegrityError, UnknownOutcome, UsageError
+from .fingerprint import CallIdentity
 from .nodes import Node
 from .records import home_of
+from .same_call import CLEARED, SAME_AS, Recorded, Records, recognise
 from .shelf import Shelf
 from .stores import Bytes
 
@@ -28,7 +35,9 @@ COMPLETED, RESOLVED = "completed", "resolved"  # how an intent was settled: by t
 
 def about(node: Node) -> dict[str, Any]:
     """What an intent says of its node. `call` finds it again in a fork, whose keys are others."""
-    return {"step": node.step, "node": node.id, "call": node.arguments}
+    assert node.identity is not None
+    facts = {"step": node.step, "node": node.id, "given": node.arguments, "call": node.call}
+    return {**facts, "identity": node.identity.to_json()}
 
 
 def find(shelf: Shelf, node: Node) -> Decoded | None:
@@ -43,8 +52,26 @@ def _decoded(shelf: Shelf, node: Node, data: Bytes | None) -> Decoded | None:
         raise IntegrityError(f"whether {node.id} was performed cannot be read: {error}. {remedy(node.step)}") from error
 
 
+def look(shelf: Shelf, node: Node) -> None:
+    """Find out which of the recorded calls the node is, if its step was edited since."""
+    recognise(find(shelf, node), node, functools.partial(_records, shelf))
+
+
+def _records(shelf: Shelf) -> Records:
+    """All calls that the run knows of, as they were when one was asked for first."""
+    if shelf.performed is None:
+        shelf.performed = Records(
+            Recorded(CallIdentity.from_json(found.meta["identity"]), found.meta, found.time)
+            for _, found in shelf.intents()
+            if not (found.meta.get("doubt") and not found.meta.get("settled"))
+        )
+    known: Records = shelf.performed
+    return known
+
+
 def performed(shelf: Shelf, node: Node) -> Decoded | None:
     """The record that the call was performed, with its result."""
+    look(shelf, node)
     found = find(shelf, node)
     return found if found is not None and found.meta.get("settled") == COMPLETED else None
 
@@ -61,11 +88,18 @@ def begin(shelf: Shelf, node: Node, now: Bytes | None, *, asked: bool) -> Decode
         if not asked:
             raise
         found = now = None
-    if found is None or (asked and found.meta.get("settled")):
+    meta = {} if found is None else found.meta
+    settled = meta.get("settled")
+    if meta.get("doubt") and not settled:
+        found = now = None
+    if found is None and node.doubt is not None and not asked:
+        shelf.put(node.intent, None, {**about(node), **node.doubt}, time=time.time())
+        raise UnknownOutcome(node.id, node.idempotency_key, "", node.doubt["doubt"])
+    if found is None or settled == CLEARED or (asked and settled):
         earlier = None if now is None else bytes(unseal(now, node.intent, shelf.secret))
         shelf.put(node.intent, earlier, about(node), time=time.time())
         return None
-    if found.meta.get("settled"):
+    if settled:
         return found
     raise UnknownOutcome(node.id, node.idempotency_key, at(found))
 
@@ -99,12 +133,14 @@ def _take_back(shelf: Shelf, intent: Decoded) -> None:
 def forget(shelf: Shelf, node: Node) -> bool:
     """Remove the record that the call was performed; whether there was one. An unknown outcome is not forgotten."""
     try:
+        look(shelf, node)
         found = find(shelf, node)
         if found is None or not found.meta.get("settled"):
             return False
     except IntegrityError:
         pass
     shelf.remove(node.intent)
+    shelf.performed = None
     release(shelf.store, used(shelf.store, home_of(node.intent), node.intent))
     return True
 
@@ -114,7 +150,10 @@ def resolve(shelves: Sequence[Shelf], which: str, happened: bool, result: Any) -
     for shelf, key, found in ((each, *intent) for each in shelves for intent in each.intents()):
         if found.meta.get("settled") or which not in (key.rpartition("/")[2], found.meta["node"]):
             continue
-        if happened:
+        shelf.performed = None
+        if "doubt" in found.meta and not (happened and result is not None):
+            shelf.put(key, None, _decided(found.meta, happened), time=found.time)
+        elif happened:
             shelf.put(key, result, {**found.meta, "settled": RESOLVED}, time=found.time)
         else:
             _take_back(shelf, found)
@@ -122,9 +161,19 @@ def resolve(shelves: Sequence[Shelf], which: str, happened: bool, result: Any) -
     raise UsageError(f"this run has no unknown outcome called {which!r}; UnknownOutcome names them by node and key")
 
 
+def _decided(meta: dict[str, Any], same: bool) -> dict[str, Any]:
+    """What an intent says after the user has said whether it is the call that it may be."""
+    if same:
+        return {**meta, "settled": SAME_AS}
+    identity = CallIdentity.from_json(meta["identity"])
+    if meta["of"] != identity.title:
+        identity = identity.other_than(meta["of"])
+    return {**meta, "settled": CLEARED, "identity": identity.to_json()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Unknown:
-    """A step with effect="once" that was begun and never completed."""
+    """A step with effect="once" that was begun and never completed, or that may be one that was completed."""
 
     node: str
     key: str

@@ -15,7 +15,7 @@ from blake3 import blake3
 from .beside import Group
 from .codec import Encoded, Naming
 from .current import Around
-from .fingerprint import Part
+from .fingerprint import CallIdentity, Part
 from .records import in_key
 from .stores import Bytes, Hold
 
@@ -44,8 +44,8 @@ def place(step: str, arguments: str, code: str) -> str:
     return f"{quoted(step)}/{arguments}.{code}"
 
 
-def idempotency_key_of(owner: str, step: str, arguments: str) -> str:
-    return blake3(f"{owner}/{quoted(step)}/{arguments}".encode()).hexdigest(length=16)
+def idempotency_key_of(owner: str, call: str) -> str:
+    return blake3(f"{owner}/{call}".encode()).hexdigest(length=16)
 
 
 def intents_of(owner: str) -> str:
@@ -58,18 +58,29 @@ def counters_of(owner: str) -> str:
     return f"node/{owner}/&/"
 
 
-def intent_key(owner: str, step: str, arguments: str) -> str:
-    return intents_of(owner) + idempotency_key_of(owner, step, arguments)
+def intent_key(owner: str, call: str) -> str:
+    return intents_of(owner) + idempotency_key_of(owner, call)
 
 
 class Node:
-    """One call of a step: the step's name, and the digests of its arguments and of its code."""
+    """One call of a step: the step's name, and the digests of its arguments and of its code.
 
-    __slots__ = ("__weakref__", "arguments", "code", "group", "home", "key", "owner", "step", "thread")
+    `call` is another digest, which does not change with the code: see fingerprint/calls.py. For effect="once" it is known
+    together with what it was made of, and with the earlier call that it may be (`doubt`); others `name` it if it is needed.
+    """
+
+    __slots__ = (
+        *("__weakref__", "arguments", "call", "code", "doubt", "group", "home", "identity", "key", "name", "owner"),
+        *("step", "thread"),
+    )
 
     def __init__(self, home: str, owner: str, step: str, arguments: str, code: str) -> None:
         self.home, self.owner, self.step, self.arguments, self.code = home, owner, step, arguments, code
         self.key = home + place(step, arguments, code)
+        self.call = ""
+        self.name: Callable[[], str] | None = None
+        self.identity: CallIdentity | None = None
+        self.doubt: Mapping[str, str] | None = None
         self.group: Group | None = None  # the steps that are computed under it
         self.thread = 0  # in which it is computed
 
@@ -80,12 +91,14 @@ class Node:
     @property
     def idempotency_key(self) -> str:
         """The same for all attempts at this node, also after its code was mended; another for every other node."""
-        return idempotency_key_of(self.owner, self.step, self.arguments)
+        if not self.call and self.name is not None:
+            self.call = self.name()
+        return idempotency_key_of(self.owner, self.call)
 
     @property
     def intent(self) -> str:
         """Where it stands that an `effect="once"` step was begun, and what came of it: the same whatever its code."""
-        return intent_key(self.owner, self.step, self.arguments)
+        return intent_key(self.owner, self.call)
 
     @property
     def id(self) -> str:

@@ -170,7 +170,11 @@ def compared(before: Facts, now: Facts) -> Iterator[Change]:
     """What differs; if anything does, also the packages that are others now."""
     found = [*_differing(before.arguments, now.arguments, _argument), *_differing(before.code, now.code, _code)]
     read = before.reads.keys() & now.reads.keys()  # with other arguments or code, it may well read other keys
-    found += [change for change in _differing(before.reads, now.reads, _value) if change.part in read]
+    found += [
+        change
+        for change in _differing(before.reads, now.reads, _value)
+        if change.part in read or change.part.startswith("setting ")  # without one, it has its default
+    ]
     yield from found
     if not found and before.code != now.code:
         yield Change("code", "code changed")

@@ -126,9 +126,10 @@ def _performed(store: Store, child: Record, cuts: Mapping[str, int], until: floa
         )
     put: dict[str, Frames] = {}
     for entry, body in found:
-        step, call = entry.meta["step"], entry.meta["call"]
-        if (step, call) in done or (entry.meta.get("settled") != "completed" and entry.time <= until):
-            key = intent_key(child.uid, step, call)
+        if (entry.meta["step"], entry.meta["given"]) in done or (
+            entry.meta.get("settled") != "completed" and entry.time <= until
+        ):
+            key = intent_key(child.uid, entry.meta["call"])
             put[key] = seal([body], key, secret())
             for blob in entry.meta.get("blobs", ()):
                 put.update(marks(use(records.home_of(key), key, blob), blob))

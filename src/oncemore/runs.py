@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -56,6 +57,13 @@ class Begun:
 
     def event(self) -> events.StepStarted:
         return events.StepStarted(**self.node.about(), time=self.time, lane=self.lane)
+
+
+# Where something stands that cannot be pickled, if effects stand beside the result; and what people call that.
+_IN_EFFECTS = (
+    re.compile(r"^the result\[(?:0\](?P<inside>\S*)|1\]\['\w+'\](?:\['\w+'\])*?\['(?P<name>[^']*`)'\]\S*)"),
+    lambda found: f"what it put into {found['name']}" if found["name"] else f"the result{found['inside']}",
+)
 
 
 class StartNotifier:
@@ -543,7 +551,8 @@ class Run(Past):
             self.ran[node.step] += 1
             log("run %s: %s is not kept: %s", self.id, node.id, error)
         except (CodecError, StoreError) as error:
-            self.not_kept(node, f"{error}. It will run again next time", seconds=seconds)
+            said = str(error) if "effects" not in kept.meta else re.sub(*_IN_EFFECTS, str(error))
+            self.not_kept(node, f"{said}. It will run again next time", seconds=seconds)
         finally:
             current.leave(token)
 

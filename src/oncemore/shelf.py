@@ -83,6 +83,7 @@ class Shelf:
         self._tried: set[str] = set()  # those and the ones that had more than there is room for
         self._lost: set[str] = set()  # nodes whose entries are gone from the store
         self._by_step: dict[str, tuple[dict[str, list[str]], list[str]]] = {}
+        self.performed: Any = None  # what is known of effect="once" calls, see intents.py
         self._codes: dict[str, tuple[dict[str, Part], dict[str, str]]] = {}  # what each code consisted of
         self._fetching: dict[str, tuple[int, Completion]] = {}  # by prefix: the process that fetches
 

@@ -226,3 +226,95 @@ def test_those_of_well_known_packages(script: Script, package: str) -> None:
             print([use(i) for i in range(3)])
     """
     skipped_alike(script, textwrap.dedent(source))
+
+
+# -- clients that an object makes when it needs one
+
+LAZY = """
+    import sqlite3
+    from oncemore import checkpoint_scope, checkpointed
+
+    class Database:
+        INIT
+        ASKED
+        def client(CLS):
+            BODY
+
+    database = Database()
+
+    @checkpointed
+    def ask(n):
+        print("RAN ask", n)
+        return database.client().execute("select ?", (n,)).fetchone()
+
+    @checkpointed
+    def ask_of(given, n):
+        print("RAN ask_of", n)
+        given.asked = n
+        return given.client().execute("select ?", (n,)).fetchone()
+
+    with checkpoint_scope("run"):
+        print(ask(1), ask(2))
+        print(database.client().execute("select 3").fetchone())
+        print(ask_of(database, 4), ask_of(database, 5), database.asked)
+        other = Database()
+        print(ask_of(other, 6), ask_of(other, 7), other.client().execute("select 8").fetchone(), other.asked)
+"""
+CONNECT = "sqlite3.connect(':memory:')"
+
+
+@pytest.mark.parametrize(
+    ("init", "body"),
+    [
+        ("_client = None", f"if self._client is None: self._client = {CONNECT}\n            return self._client"),
+        (
+            "def __init__(self): self._client = None",
+            f"if not self._client:\n                self._client = {CONNECT}\n            return self._client",
+        ),
+        ("", f"if not hasattr(self, '_client'): self._client = {CONNECT}\n            return self._client"),
+        ("", f"self._client = getattr(self, '_client', None) or {CONNECT}\n            return self._client"),
+        (
+            "",
+            f"try: return self._client\n            except AttributeError: self._client = {CONNECT}; return self._client",
+        ),
+    ],
+)
+def test_a_client_that_an_object_makes_when_it_needs_one_does_not_count(script: Script, init: str, body: str) -> None:
+    source = LAZY.replace("INIT", init).replace("ASKED", "").replace("CLS", "self").replace("BODY", body)
+    assert skipped_alike(script, source).lines == [
+        "(1,) (2,)",
+        "(3,)",
+        "(4,) (5,) 5",
+        "(6,) (7,) (8,) 7",
+    ]
+
+
+def test_a_client_that_a_class_makes_when_it_needs_one_does_not_count(script: Script) -> None:
+    body = f"if cls._client is None: cls._client = {CONNECT}\n            return cls._client"
+    source = LAZY.replace("INIT", "_client = None").replace("ASKED", "@classmethod").replace("CLS", "cls")
+    skipped_alike(script, source.replace("BODY", body))
+
+
+def test_a_client_that_an_object_was_given_still_counts(script: Script) -> None:
+    init = "def __init__(self, client=None): self._client = client"
+    body = f"if self._client is None: self._client = {CONNECT}\n            return self._client"
+    source = LAZY.replace("INIT", init).replace("ASKED", "").replace("CLS", "self").replace("BODY", body)
+    done = script(source, expect=1)
+    assert "argument `given` holds a sqlite3.Connection at ._client" in done.err
+
+
+def test_what_cannot_be_kept_of_a_global_is_named(script: Script) -> None:
+    source = """
+        import sqlite3
+        from oncemore import checkpoint_scope, checkpointed
+
+        CLIENTS = {}
+
+        @checkpointed
+        def connect(name): CLIENTS[name] = sqlite3.connect(":memory:")
+
+        with checkpoint_scope("run"):
+            connect("a")
+    """
+    told = script(source).err
+    assert "step connect: the result was not kept: what it put into global `script.CLIENTS` is a Connection" in told

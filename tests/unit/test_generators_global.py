@@ -166,3 +166,64 @@ def test_a_scope_opened_twice_in_one_process_finds_its_steps(script: Script) -> 
     """
     lines = script(source).lines
     assert lines[:2] == ["RAN", "RAN"] and lines[2] == lines[3] and len(lines) == 4
+
+
+SIMULATION = """
+    import random
+    from dataclasses import dataclass, field
+    import numpy as np
+    from oncemore import checkpoint_scope, checkpointed
+
+    CLASS
+        def draw(self):
+            return [float(self.rng.random())]
+
+    simulation = MAKE
+
+    @checkpointed
+    def draw(n):
+        print("RAN", n)
+        return simulation.draw()
+
+    with checkpoint_scope("run"):
+        print(draw(1), draw(2))
+    print(simulation.draw())
+"""
+
+
+@pytest.mark.parametrize(
+    ("init", "make"),
+    [
+        ("class Simulation:\n        def __init__(self): self.rng = np.random.default_rng()", "Simulation()"),
+        ("class Simulation:\n        def __init__(self): self.rng = random.Random()", "Simulation()"),
+        (
+            "class Simulation:\n        def __init__(self, n=1, seed=None): self.rng = np.random.default_rng(seed)",
+            "Simulation(n=2)",
+        ),
+        (
+            "@dataclass\n    class Simulation:\n        rng: object = field(default_factory=np.random.default_rng)",
+            "Simulation()",
+        ),
+    ],
+)
+def test_an_unseeded_generator_that_an_object_makes_opens_where_the_first_attempt_did(
+    script: Script, init: str, make: str
+) -> None:
+    skipped_alike(script, SIMULATION.replace("CLASS", init).replace("MAKE", make))
+
+
+@pytest.mark.parametrize("seeds", [("seed=1", "seed=2"), ("1", "2"), ("", "seed=2")])
+def test_another_seed_of_an_object_draws_anew(script: Script, seeds: tuple[str, str]) -> None:
+    init = "class Simulation:\n        def __init__(self, seed=None): self.rng = np.random.default_rng(seed)"
+    first, second = (SIMULATION.replace("CLASS", init).replace("MAKE", f"Simulation({seed})") for seed in seeds)
+    script(first)
+    assert script(second).lines[:2] == ["RAN 1", "RAN 2"]
+
+
+def test_an_edited_seed_beside_an_unseeded_generator_counts(script: Script) -> None:
+    init = "class Simulation:\n        def __init__(self): self.other, self.rng = random.Random(), random.Random(1)"
+    first = SIMULATION.replace("CLASS", init).replace("MAKE", "Simulation()")
+    second = first.replace("Random(1)", "Random(2)")
+    once, again = script(first), script(second)
+    assert again.lines[0] == "RAN 1"
+    assert again.lines[-1] != once.lines[-1]

@@ -10,13 +10,15 @@ from typing import Any, Literal, Union
 
 from ..errors import FingerprintError, UsageError
 from .binding import Binder
+from .calls import INPUTS, WHOLE_KEY, CallIdentity, CallNaming
 from .code import Code, Seen, met, module_name
 from .data import Datum
 from .inputs import file_identity
 from .shown import Part, part_of, short
 from .values import SCALARS, Digests, digest, is_flat, plain_digest, register_identity
 
-__all__ = ["Arguments", "Behaviour", "Fingerprint", "Identity", "Part", "code_of", "register_identity"]
+__all__ = ["Arguments", "Behaviour", "CallIdentity", "CallNaming", "Fingerprint", "Identity", "Part", "code_of"]
+__all__ += ["register_identity"]
 
 DATA = "~"  # between the digest of code and that of the data that it reads
 
@@ -129,6 +131,8 @@ class Identity:
         self.contents = [name for _, name, key in self._counted if key is None]  # those that count by their content
         self.counted = ["key"] if callable(key) else [f"argument `{name}`" for _, name, _ in self._counted]
         self.plain = not (by_name or ignore or callable(key))  # the bound arguments are all that counts, as they are
+        keys: dict[str, Any] = {**dict.fromkeys(inputs, INPUTS), **({WHOLE_KEY: key} if callable(key) else key or {})}
+        self.naming = CallNaming(function, step, self._binder.parameters, tuple(sorted(ignore)), keys)
         self._last: tuple[Seen | None, str] | None = None
         self._version = version
         self._function, self._module = function, ""
@@ -152,6 +156,20 @@ class Identity:
         if self._whole_key is not None:
             return Arguments(self, bound, (self._whole_key(*args, **kwargs),))
         return Arguments(self, bound, tuple(bound[i] if key is None else key(bound[i]) for i, _, key in self._counted))
+
+    def name_call(self, arguments: Arguments, behaviour: Behaviour) -> CallIdentity:
+        """Which call it is, whatever the code. To be asked for before the function can change its arguments."""
+        if self._whole_key is not None:
+            counted = {WHOLE_KEY: arguments.counted[0]}
+        else:
+            counted = {name: value for (_, name, _), value in zip(self._counted, arguments.counted)}
+        own = behaviour.parts.get("code")
+        return self.naming.name(arguments.bound, counted, arguments.ordinal, own.digest if own else "")
+
+    def key_of(self, arguments: Arguments) -> str:
+        """What the key that a step hands to an API is made of; as `name_call`, for steps that are no effects."""
+        digests = {name: part.digest for name, part in arguments.parts.items()}
+        return self.naming.key(arguments.bound, digests, arguments.ordinal)
 
     def parts_of(self, arguments: Arguments) -> dict[str, Part]:
         """What the arguments' digest is made of."""

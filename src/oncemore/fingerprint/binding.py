@@ -18,7 +18,7 @@ class Binder:
     """
 
     def __init__(self, function: Callable[..., object]) -> None:
-        parameters = list(inspect.signature(function).parameters.values())
+        self.parameters = parameters = tuple(inspect.signature(function).parameters.values())
         self.names = tuple(p.name for p in parameters)
         self.bind: Callable[..., tuple[Any, ...]] = _compile(parameters)
 

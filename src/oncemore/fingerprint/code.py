@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from ..errors import FingerprintError
 from ..modules import is_project_file, is_project_module, module_of, name_of_namespace
+from . import settings
 from .kinds import WHOLE, Parts, home
 from .shown import Part, is_secret, masked, short
 from .syntax import class_text, hashed, own
@@ -32,6 +33,7 @@ class Seen:
         )
         self.data = [walk.data[name] for name in sorted(walk.data)]
         self.spaces = walk.spaces
+        self._sets = not settings.NAMES.isdisjoint(walk.foreign)
         self.digests = self.look()  # of the data, one by one
 
     def look(self) -> list[bytes]:
@@ -52,9 +54,12 @@ class Seen:
         raise AssertionError("the last attempt returns or raises")
 
     def read(self, digests: Sequence[bytes]) -> bytes:
-        """What identifies all the data if these are its digests; empty if there is none."""
-        names = (datum.name for datum in self.data)
-        return hashed(*(piece for pair in zip(names, digests) for piece in pair)) if digests else b""
+        """What identifies all the data if these are its digests, and the settings of libraries; empty if there is none."""
+        set_now = settings.parts(self._walk.foreign) if self._sets else {}
+        if not digests and not set_now:
+            return b""
+        found = [piece for datum, digest in zip(self.data, digests) for piece in (datum.name, digest)]
+        return hashed(*found, *(piece for name, part in set_now.items() for piece in (name, part.digest)))
 
     def still(self) -> bool:
         """Whether the code is the same. The data is looked at again."""
@@ -69,7 +74,8 @@ class Seen:
 
     def data_parts(self, digests: Sequence[bytes]) -> dict[str, Part]:
         """The data that the code reads, under names that people know."""
-        return {d.name: Part(found.hex(), shown=d.shown) for d, found in zip(self.data, digests)}
+        found = {d.name: Part(found.hex(), shown=d.shown) for d, found in zip(self.data, digests)}
+        return {**found, **settings.parts(self._walk.foreign)} if self._sets else found
 
     @cached_property
     def packages(self) -> dict[str, str]:
@@ -152,6 +158,9 @@ _lasting: dict[int, Code] = {}
 # What was found about the functions, classes and modules that the values of one walk led to, for one who asks.
 met: ContextVar[dict[int, tuple[Any, Seen]] | None] = ContextVar("met", default=None)
 
+# Whether functions and classes in values count by their names, and not by their code.
+by_name: ContextVar[bool] = ContextVar("by_name", default=False)
+
 
 def _standing(unit: Any) -> Code:
     """The identity of a function or class by itself. Those that a module holds are there for good, and remembered."""
@@ -170,6 +179,8 @@ def _identity_of(unit: FunctionType | type) -> bytes:
     """
     walk, own_name = active.get(), () if isinstance(unit, type) else (unit.__name__,)
     kind = "class" if isinstance(unit, type) else "function"
+    if by_name.get() and "<lambda>" not in unit.__qualname__:
+        return hashed(kind, unit.__qualname__)
     if walk is not None:
         return hashed(kind, *own_name, walk.in_value(unit))
     return hashed(kind, *own_name, _meet(unit))
@@ -200,6 +211,8 @@ def _module(module: ModuleType) -> Parts:
     if not is_project_module(module.__name__):
         return Parts("module", [home(module.__name__)])
     walk = active.get()
+    if by_name.get():
+        return Parts("module", [home(module.__name__)])
     found = _meet(module) if walk is None else walk.module(module)
     return Parts("project module", [home(module.__name__), found])
 
@@ -210,7 +223,8 @@ def _holder(value: Any) -> Parts:
 
 def _step(step: Any) -> Parts:
     """A step in a value counts by its function, and by the options that change what its callers get."""
-    return Parts("step", [type(step), step.__wrapped__, step.__checkpoint_code__])
+    options = None if by_name.get() else step.__checkpoint_code__
+    return Parts("step", [type(step), step.__wrapped__, options])
 
 
 WHOLE.update({"builtins.type": _class, "builtins.function": _function, "builtins.module": _module})

@@ -15,6 +15,7 @@ from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from ..errors import FingerprintError
+from .lazy import made_when_needed
 from .shown import is_secret, short
 from .statements import Statement, binding
 from .syntax import hashed
@@ -142,7 +143,9 @@ class Datum:
         else:
             digests = Digests(tolerant=True)
             found, self.opaque = digests.of(value), digests.opaque
-            if self.opaque and (statement := self.statement) is not None:
+            if id(value) in self.opaque and self._is_made_when_needed():
+                found = digest(None)  # by the script itself: as if a step had made it, see `leave_to_the_code`
+            elif self.opaque and (statement := self.statement) is not None:
                 found = hashed(found, statement.digest, *self._constants(statement))
         if value is self.value and same is not None and all(_is_same(each, items) for each, items in same):
             self._memo = same, found  # unless another thread has changed it meanwhile
@@ -155,14 +158,21 @@ class Datum:
         """
         if before is not None and before is not ABSENT:
             return False
-        digests, statement = Digests(tolerant=True), None
+        digests = Digests(tolerant=True)
         with contextlib.suppress(FingerprintError):
             digests.of(value)
-            statement = self.statement if id(value) in digests.opaque else None
-        if statement is None or not statement.when_needed:
+        if id(value) not in digests.opaque or not self._is_made_when_needed():
             return False
         _stand_for[id(value)] = value, before
         return True
+
+    def _is_made_when_needed(self) -> bool:
+        """Whether code that needs it makes it if there is none."""
+        if self.slot is None:
+            return False
+        if isinstance(self.slot.owner, type):
+            return self.slot.name in made_when_needed(self.slot.owner)
+        return self.statement is not None and self.statement.when_needed
 
     @property
     def key(self) -> tuple[int, str]:

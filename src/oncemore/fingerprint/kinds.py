@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from ..errors import FingerprintError
 from ..modules import canonical_name, global_generator, is_project_module, module_of, of_class
 from .inert import INERT, category, once_per_type
+from .lazy import made_when_needed
 
 ATTRS_HASH = "_attrs_cached_hash"  # attrs keeps a hash there, which depends on PYTHONHASHSEED
 _MOVED = {"pathlib._local": "pathlib"}  # Python 3.13 split this module: one name on every version
@@ -82,6 +83,7 @@ class Layout(NamedTuple):
     space: Any  # what gives an object's `__dict__`, None if they have none
     slots: dict[str, Any]  # what gives the values of slots, by name
     caches: frozenset[str]  # attributes that merely remember what can be computed again
+    lazy: dict[str, bool]  # those that a method fills when they are needed first; whether they are absent before
 
     def space_of(self, value: object) -> dict[str, Any]:
         """The object's own `__dict__`. Not asked of the object, which may answer with anything."""
@@ -93,7 +95,19 @@ class Layout(NamedTuple):
         found = self._all(value)
         for name in self.caches & found.keys():
             del found[name]
+        for name in self.made(found):
+            if self.lazy[name]:
+                del found[name]
+            else:
+                found[name] = None
         return found
+
+    def made(self, found: dict[str, Any]) -> dict[str, Any]:
+        """The clients and the like among these attributes that a method has made because it needed them, and would again.
+
+        They count as what was there before: that is what a skipped step leaves.
+        """
+        return {name: found[name] for name in self.lazy if found.get(name) is not None and _has_none(found[name])}
 
     def cached(self, value: object) -> dict[str, Any]:
         """The attributes that do not count, by name."""
@@ -126,7 +140,15 @@ def layout_of(kind: type) -> Layout:
             elif name not in shadowed:
                 caches.update(_remembered(name, member))
         shadowed.update(space)
-    return Layout(of_class(kind, "__dict__"), slots, frozenset(caches))
+    lazy = made_when_needed(kind) if is_project_module(module_of(kind)) else {}
+    return Layout(of_class(kind, "__dict__"), slots, frozenset(caches), lazy)
+
+
+def _has_none(value: object) -> bool:
+    """Whether the value has no stable identity."""
+    from .values import identity  # which is made of what is here
+
+    return identity(value) is None
 
 
 _OTHERS = ("__set__", "__delete__", "__call__")  # of descriptors that are more than that

@@ -24,7 +24,7 @@ from .syntax import UNREADABLE, digest_of_tree, hashed, read_source, steadily
 _LONGEST = 200
 _FAR = 20  # imports of imports that are followed
 # Constructors that draw their seed from the system if they are given none.
-_GENERATORS = frozenset(
+GENERATORS = frozenset(
     ["Random", "RandomState", "default_rng", "SeedSequence", "MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"]
 )
 _KEY = re.compile(  # the beginnings of well-known keys; a long word of letters and digits
@@ -112,6 +112,12 @@ def binding(space: Mapping[str, Any], name: str) -> Statement | None:
             continue
         return None if found is None else _statement(found, space)
     return None
+
+
+def assigns(space: Mapping[str, Any], target: str) -> bool:
+    """Whether a statement anywhere in a module gives a value to an attribute like `np.limit`, or takes it away."""
+    pattern = rb"(?m)(?:^|[;:])[ \t]*(del[ ]+)?%b[ \t]*(?(1)$|[^\s\w=.\[(]{0,2}=(?!=))" % re.escape(target.encode())
+    return any(re.search(pattern, text) for text in _sources(space) if target.encode() in text)
 
 
 def _statement(found: list[_Binding], space: Mapping[str, Any]) -> Statement:
@@ -361,7 +367,7 @@ def _described(found: _Binder, name: str) -> _Binding:
     stored = {each.id for each in nodes if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)}
     stored |= {each.arg for each in nodes if isinstance(each, ast.arg)}
     read = {each.id for each in nodes if isinstance(each, ast.Name)} - stored - {name}
-    seeds = [_seeds(each) for part in found.parts for each in _evaluated(part)]
+    seeds = [unseeded_by(each) for part in found.parts for each in _evaluated(part)]
     names = frozenset(each for each in read if each[:2] != "__")
     return _Binding(
         digest,
@@ -373,19 +379,23 @@ def _described(found: _Binder, name: str) -> _Binding:
     )
 
 
-def _seeds(node: ast.AST) -> frozenset[str] | None:
-    """The names that seed a new random generator: it is unseeded if they are None. None if it is seeded, or no such thing."""
+def makes_generator(node: ast.AST) -> bool:
+    """Whether this makes a random generator."""
     if not isinstance(node, ast.Call):
-        return None
+        return False
     called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
-    given = [*node.args, *(keyword.value for keyword in node.keywords)]
-    if called not in _GENERATORS and not (
-        called == "Generator" and given
-    ):  # torch's, made without any, has a fixed seed
+    # torch's, made without a seed, has a fixed one
+    return called in GENERATORS or (called == "Generator" and bool(node.args or node.keywords))
+
+
+def unseeded_by(node: ast.AST) -> frozenset[str] | None:
+    """The names that seed a new random generator: it is unseeded if they are None. None if it is seeded, or no such thing."""
+    if not isinstance(node, ast.Call) or not makes_generator(node):
         return None
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
     names: set[str] = set()
     for each in given:
-        inside = _seeds(each)
+        inside = unseeded_by(each)
         if isinstance(each, ast.Name):
             names.add(each.id)
         elif inside is not None:

@@ -35,6 +35,7 @@ from . import named, reach, units, values
 from .classes import class_pieces, has_schema
 from .data import ABSENT, DATA, Datum, Slot, in_class, in_mapping, is_constant
 from .reach import Import, Reads, reads
+from .statements import assigns
 from .syntax import UNREADABLE, hashed, own
 from .watch import Watch
 
@@ -507,7 +508,7 @@ class Walk:
             self.visit(space, name if name in space or "__getattr__" not in space else "__getattr__")
             value = space.get(name)
         if isinstance(value, ModuleType):
-            self._library(value, rest)
+            self._library(value, rest, space, name)
             return
         value = units.without_step(value)
         if not rest or rest[0][:2] == "__":
@@ -525,15 +526,24 @@ class Walk:
             self.list(ABSENT, in_class(value, rest[0]))
             self._trail.pop()
 
-    def _library(self, module: ModuleType, rest: tuple[str, ...]) -> None:
-        """A name in a library's module: the project may have bound it to something of its own."""
+    def _library(self, module: ModuleType, rest: tuple[str, ...], space: Space | None = None, called: str = "") -> None:
+        """A name in a library's module, which code in `space` calls so: the project may have bound it to something of its own."""
         self._libraries[id(module)] = module
         for name in rest:
             member = vars(module).get(name, ABSENT)
             if isinstance(member, ModuleType) and not is_project_module(member.__name__):
                 self._libraries[id(member)] = module = member
+                called = f"{called}.{name}"
                 continue
-            if units.is_patch(vars(module), name, member) or (isinstance(member, type) and self.subclasses(member)):
+            if (
+                space is not None
+                and not units.is_patch(vars(module), name, member)
+                and assigns(space, f"{called}.{name}")
+            ):
+                self._trail.append(f"attribute `{module.__name__}.{name}`")
+                self.list(member, in_mapping(vars(module), name))
+                self._trail.pop()
+            elif units.is_patch(vars(module), name, member) or (isinstance(member, type) and self.subclasses(member)):
                 self.visit(vars(module), name)
             elif isinstance(member, (FunctionType, type, BuiltinFunctionType)):
                 self.watch.name(vars(module), name, member)

@@ -18,7 +18,7 @@ from .protocol import Moment as Moment
 from .protocol import Surrounding as Surrounding
 
 from . import inputs  # isort: skip
-from . import arguments, figures, files, globals, output, process, rng, watching  # isort: skip
+from . import arguments, figures, files, globals, output, process, rng, settings, watching  # isort: skip
 
 _OURS: tuple[Surrounding, ...] = (
     output.Output(),  # first: it stops listening before another kind has something to warn about
@@ -30,6 +30,7 @@ _OURS: tuple[Surrounding, ...] = (
     rng.Generators(),
     process.Process(),
     process.Calls(),
+    settings.Settings(),  # before figures, which are drawn by them
     figures.Figures(),
 )
 _kinds: dict[str, Surrounding] = {kind.name: kind for kind in _OURS}

@@ -2,7 +2,8 @@
 
 So a script that draws numbers without a seed can be resumed, and its steps are found again. How it is told that a generator is
 unseeded: that of `random` is where it was when oncemore was imported; that of numpy is as the library makes it; one that a
-module of the project, one of its classes or a dict or list there holds was made by a statement without a seed.
+module of the project, one of its classes or a dict or list there holds was made by a statement without a seed; one in an
+object there, by a statement without a seed in `__init__`.
 
 A scope that is opened again in the same process may be the next cell of a notebook, or the same once more. So it goes on with
 the generators as they are; if the first step that reads them ran when they were as an earlier scope found them, they are put
@@ -11,6 +12,7 @@ back to that.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import random
@@ -18,9 +20,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..fingerprint.statements import binding
+from ..fingerprint.lazy import filled
+from ..fingerprint.statements import GENERATORS, Statement, binding, makes_generator, unseeded_by
 from ..fingerprint.values import digest
-from ..modules import canonical_name, is_project_module, loaded
+from ..modules import canonical_name, is_project_module, loaded, module_of
 from .objects import walk_from
 from .rng import Generators, state_digest, states
 from .ways import way
@@ -140,16 +143,12 @@ def _of_modules(*, seeded: bool = False) -> Handles:
     for module in sorted(name for name in list(sys.modules) if is_project_module(name)):
         space = getattr(sys.modules.get(module), "__dict__", None) or {}
         for name, value in _held(space, module):
-            inside = (
-                [value]
-                if isinstance(value, kinds)
-                else walk_from(value, most=_MOST).found
-                if type(value) in _HOLDERS
-                else []
-            )
+            inside = [value] if isinstance(value, kinds) else []
+            if type(value) in _HOLDERS or is_project_module(module_of(type(value))):
+                inside = walk_from(value, most=_MOST).found
             found = [each for each in inside if isinstance(each, kinds) and id(each) not in known]
             statement = binding(space, name) if found else None
-            if not found or (not seeded and (statement is None or not statement.unseeded)):
+            if not found or not (seeded or (statement and (statement.unseeded or _made_by(inside, statement)))):
                 continue
             for i, each in enumerate(found):
                 how = way(type(each))
@@ -159,6 +158,31 @@ def _of_modules(*, seeded: bool = False) -> Handles:
                     made = "" if statement is None else statement.digest.hex()[:8]
                     key = f"{canonical_name(module)}.{name}#{i} {made}"
                     yield key, (_taker(how.content, each), _giver(how.assign, each))
+
+
+def _made_by(objects: list[Any], statement: Statement) -> bool:
+    """Whether objects of the project's, the first of them made by a statement, have made all their generators without seeds.
+
+    A seed that is a parameter of `__init__` is none if its default is None and the statement does not mention it.
+    """
+    call = next((each for each in ast.walk(ast.parse(statement.text)) if isinstance(each, ast.Call)), None)
+    plain = call is not None and not call.args and all(each.arg is not None for each in call.keywords)
+    said = {each.arg for each in call.keywords} if call is not None else set()
+    found = False
+    for kind in {type(each): None for each in objects}:
+        for field in getattr(kind, "__dataclass_fields__", {}).values():
+            if getattr(field.default_factory, "__name__", "") in GENERATORS:
+                if kind is not type(objects[0]) or not plain or field.name in said:
+                    return False
+                found = True
+        for each in filled(kind):
+            made = [call for call in ast.walk(each.value) if makes_generator(call)]
+            for names in map(unseeded_by, made):
+                known = plain and kind is type(objects[0]) and each.method == "__init__"
+                if names is None or (names and not (known and names <= each.defaults and not names & said)):
+                    return False
+                found = True
+    return found
 
 
 def _held(space: dict[str, Any], module: str) -> Iterator[tuple[str, Any]]:

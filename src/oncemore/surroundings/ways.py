@@ -479,8 +479,8 @@ def _assign_attributes(obj: Any, content: tuple[dict[str, Any], dict[str, bytes 
     stays = {name: value for name, value in stays.items() if identity(value) == cached[name]}
     if ATTRS_HASH in cached:
         stays[ATTRS_HASH] = None  # it has to be there, and is computed again
-    found = {**found, **stays}
     space = shape.space_of(obj)
+    found = {**found, **stays, **shape.made(dict(space))}
     space.clear()
     space.update((name, value) for name, value in found.items() if name not in shape.slots)
     for name in shape.slots:

@@ -1,0 +1,217 @@
+"""Whether a call of an edited step with effect="once" is one that was recorded before the edit.
+
+Exact equality is a matter of keys (fingerprint/calls.py). This is about what is left: parameters that were renamed, removed or
+added, `ignore=` and `key=`, defaults, fields of argument classes, the step's own name and module. The answer is that it is the
+same call, that it is another, or that nobody can tell.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+from .codec import Decoded
+from .fingerprint import CallIdentity, CallNaming
+from .fingerprint.calls import WHOLE_KEY
+from .modules import canonical_name
+from .nodes import Node
+
+SAME_AS, CLEARED = "the same", "another"  # what the user has said of a call that may be an earlier one
+
+_EQUAL, _SAME, _MAYBE, _OTHER = range(4)
+_defined: dict[tuple[str, str], list[Mapping[str, str]]] = {}  # the steps of this process, each with its closures
+
+
+def defined(step: CallNaming) -> None:
+    """A step with effect="once" was made."""
+    closures = _defined.setdefault((step.file, step.step), [])
+    if step.closure not in closures:
+        closures.append(step.closure)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A call that the run knows of."""
+
+    identity: CallIdentity
+    meta: Mapping[str, Any]
+    time: float
+
+
+class Records:
+    """The calls that a run knows of."""
+
+    def __init__(self, known: Iterable[Recorded]) -> None:
+        self.times: dict[str, list[float]] = {}  # by step
+        self.apart: dict[str, set[str]] = {}  # steps of which the user has said that they are others, by step
+        self.calls: dict[str, Recorded] = {}
+        self.alike: dict[tuple[Any, ...], list[Recorded]] = {}  # those whose calls are told apart in the same way
+        for each in known:
+            self.times.setdefault(each.identity.title, []).append(each.time)
+            self.apart.setdefault(each.identity.title, set()).update(each.identity.apart)
+            self.calls[each.identity.digest] = each
+            self.alike.setdefault(_kind(each.identity), []).append(each)
+
+
+def _kind(call: CallIdentity) -> tuple[Any, ...]:
+    return call.module, call.title, call.signature, tuple(sorted(call.closure.items()))
+
+
+def recognise(exact: Decoded | None, node: Node, known: Callable[[], Records]) -> None:
+    """Let the node be the recorded call that it is, or note which one it may be. `exact` stands under its own key."""
+    now = node.identity
+    assert now is not None
+    node.doubt = None
+    if exact is not None and exact.meta.get("doubt") and not exact.meta.get("settled"):
+        exact = None  # a question, which is asked anew
+    if exact is not None:
+        if exact.meta.get("settled") == SAME_AS:
+            node.call = exact.meta["as"]
+            return
+        was = CallIdentity.from_json(exact.meta["identity"])
+        if exact.meta.get("settled") == CLEARED:
+            node.identity = was
+        if was.values == now.values or exact.meta.get("settled") != "completed":
+            return
+    relation, found = _nearest(now, known())
+    if found is None or (exact is not None and relation != _EQUAL):
+        return
+    if relation == _MAYBE:
+        node.doubt = _doubt(now, found)
+    else:
+        node.call = found.meta["call"]
+
+
+def _nearest(now: CallIdentity, records: Records) -> tuple[int, Recorded | None]:
+    """The recorded call that is most like this one, the latest of several; None if all are others."""
+    least, nearest = _OTHER, records.calls.get(now.digest)  # under another key, if it was performed again when edited
+    if nearest is not None and nearest.identity.values == now.values:
+        return _EQUAL, nearest
+    for kind, alike in records.alike.items():
+        of_step = _OTHER if kind == _kind(now) else _relation_of_steps(alike[0].identity, now, records)
+        for each in alike if of_step < _OTHER else ():
+            relation = max(of_step, _relation_of_values(each.identity, now))
+            if relation < _OTHER and relation <= least:
+                least, nearest = relation, each
+    return least, nearest if least < _OTHER else None
+
+
+def _relation_of_steps(was: CallIdentity, now: CallIdentity, records: Records) -> int:
+    if was.step == now.step and (was.module == now.module or was.file == now.file):
+        if all(was.closure[name] == now.closure[name] for name in was.closure.keys() & now.closure.keys()):
+            return _EQUAL
+        return _OTHER if was.closure in _defined.get((now.file, now.step), ()) else _MAYBE
+    if was.title in now.apart or was.title in records.apart.get(now.title, ()) or not _is_gone(was.file, was.step):
+        return _OTHER
+    if min(records.times.get(now.title, [sys.float_info.max])) < max(records.times[was.title]):
+        return _OTHER  # there were both at one time
+    return _SAME if was.step == now.step or (was.code and was.code == now.code) else _MAYBE
+
+
+def _relation_of_values(was: CallIdentity, now: CallIdentity) -> int:
+    if was.ordinal != now.ordinal:
+        return _OTHER
+    if was.values == now.values and was.keys == now.keys:
+        return _EQUAL
+    if (WHOLE_KEY in was.values) != (WHOLE_KEY in now.values):
+        return _MAYBE
+    found, ignored = _SAME, {*was.ignored, *now.ignored}
+    before: dict[str, str] = {}
+    after: dict[str, str] = {}
+    for name in {**was.values, **now.values}:
+        if name in ignored:
+            continue
+        if name not in now.values:
+            before[name] = was.values[name]
+        elif name not in was.values:
+            after[name] = now.values[name]
+        else:
+            found = max(found, _of_value(was, now, name))
+    gone = [value for name, value in before.items() if name not in was.defaults]
+    new = [value for name, value in after.items() if name not in now.defaults]
+    if gone == new and (len(new) < 2 or _all_starred(before) or _all_starred(after)):
+        return found
+    fewer, more = sorted((Counter(gone), Counter(new)), key=lambda each: each.total())
+    return max(found, _MAYBE) if fewer <= more else _OTHER
+
+
+def _of_value(was: CallIdentity, now: CallIdentity, name: str) -> int:
+    if was.keys.get(name) != now.keys.get(name):
+        return _MAYBE
+    if was.values[name] == now.values[name] or (name in was.defaults and name in now.defaults):
+        return _SAME
+    then, today = was.pieces.get(name), now.pieces.get(name)
+    if then is None or today is None or was.classes.get(name) == now.classes.get(name):
+        return _OTHER
+    return _MAYBE if all(then[piece] == today[piece] for piece in then.keys() & today.keys()) else _OTHER
+
+
+def _all_starred(names: Iterable[str]) -> bool:
+    return all(name.startswith("*") for name in names)
+
+
+def _doubt(now: CallIdentity, recorded: Recorded) -> dict[str, str]:
+    """What an intent says of the call that its own may be."""
+    was, meta = recorded.identity, recorded.meta
+    shown = {name.removeprefix("argument ").strip("`"): text for name, text in meta.get("shown", {}).items()}
+    given = ", ".join(f"{name}={_text(shown.get(name))}" for name in was.values)
+    done = "performed" if meta.get("settled") else "begun"
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(recorded.time))
+    said = f"{was.step}({given}) was {done} on {when}"
+    if was.title == now.title:
+        said += ", before the step was edited so that its calls are told apart in another way"
+    else:
+        said += f", and there is no such step any more; if {now.step} is that step, name it: name={was.step!r}"
+    return {"doubt": said, "as": meta["call"], "of": was.title}
+
+
+def _text(shown: Any) -> str:
+    return "..." if not shown else shown if isinstance(shown, str) else str(shown[0])
+
+
+# -- steps that the script no longer has
+
+
+def _is_gone(module: str, step: str) -> bool:
+    """Whether a step is neither made in this process nor written in the file of its module."""
+    if (module, step) in _defined:
+        return False
+    path = _file_of(module)
+    return path is None or _words(path).isdisjoint([step, step.rpartition(".")[2]])
+
+
+def _file_of(module: str) -> str | None:
+    for alias in ("__main__", "__mp_main__"):
+        if alias in sys.modules and canonical_name(alias) == module:
+            return getattr(sys.modules[alias], "__file__", None)
+    if module in sys.modules:
+        return getattr(sys.modules[module], "__file__", None)
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    return spec.origin if spec is not None and spec.has_location else None
+
+
+@lru_cache(100)
+def _words(path: str) -> frozenset[str]:
+    """The functions that a file defines, and the texts in it: a step may be named by one."""
+    try:
+        with open(path, "rb") as file:
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):
+        return frozenset()
+    found: set[str] = set()
+    for each in ast.walk(tree):
+        if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            found.add(each.name)
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str):
+            found.add(each.value)
+    return frozenset(found)
