@@ -7,6 +7,7 @@ way have an equal list, so the name leads to the caller's own object there. How 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from ..fingerprint.values import Digests
 from ..modules import loaded
 from .ways import ATOMS, DELTAS, Updated, role, way
 
+_SIZED = (list, dict, set, frozenset, tuple, deque)
 Name = tuple[str, str, int]  # kind of root, its name, place in the walk
 Place = tuple[str, str]
 
@@ -107,6 +109,7 @@ class Roots:
         self.beside = False  # other steps change the same data meanwhile
         self._contents: dict[int, Any] = {}
         self.recorded: set[int] = set()  # the ids of objects whose changes are recorded under some root
+        self.notes: dict[Place, Note] = {}  # how the roots were that the step may have changed since
 
     def add(self, kind: str, name: str, walk: Walk | None = None) -> list[Any]:
         """Learn the objects under a root, as they are now or as an earlier walk found them."""
@@ -198,6 +201,7 @@ class Roots:
         for place in [place for place in self._walks if place[0] == kind]:
             del self._walks[place]
             self._shapes.pop(place, None)
+            self.notes.pop(place, None)
         self._names = {obj: name for obj, name in self._names.items() if name[0] != kind}
         self.listed[:] = [item for item in self.listed if item[0] != kind]
 
@@ -215,7 +219,17 @@ class Roots:
             how = way(type(obj))
             single = how is None or how.heavy or not how.can(obj)
             before[i] = digests.get(obj) if single or how is None else how.note(obj)
-        return Note(value, walk, before, digests.get(value) if whole else None)
+        note = self.notes[kind, name] = Note(value, walk, before, digests.get(value) if whole else None)
+        return note
+
+    def changed_in(self, walk: Walk) -> str | None:
+        """A root that shares an object with what was walked, if that object has been changed since it was noted."""
+        there = {id(obj) for obj in walk.found}
+        for (kind, name), note in self.notes.items():
+            shared = not there.isdisjoint(map(id, note.walk.found))
+            if shared and any(id(obj) in there for _, obj, _ in note.changed()):
+                return _said(kind, name)
+        return None
 
     def changes(
         self, kind: str, name: str, note: Note, after: Note | None = None, now: Digests | None = None
@@ -325,6 +339,21 @@ def walk_from(root: Any, opaque: Collection[int] = ()) -> Walk:
                 below += inside
         level = below
     return Walk(found, opaque)
+
+
+def size_of(value: Any, most: int) -> int:
+    """How many objects and items a value leads to; if there are more than `most`, some number above that."""
+    pending, size = [value], 0
+    while pending and size <= most:
+        obj = pending.pop()
+        kind = type(obj)
+        if kind in ATOMS:
+            continue
+        size += len(obj) + 1 if isinstance(obj, _SIZED) else 1
+        what = role(kind) if size <= most else None
+        if what is not None:
+            pending.extend(what.children(obj))
+    return size
 
 
 def assign(obj: Any, content: Any) -> None:
