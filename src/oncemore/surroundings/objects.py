@@ -67,7 +67,7 @@ class Note(NamedTuple):
         if after is not None:
             held = {id(obj): after.before[i] for i, obj in after.walk.once()}
         for i, obj in self.walk.once():
-            if id(obj) in self.walk.opaque:
+            if self.walk.opaque and id(obj) in self.walk.opaque:
                 continue
             how, then = way(type(obj)), self.before[i]
             if how is None or then is None or type(then) is bytes:
@@ -213,8 +213,11 @@ class Roots:
         walk = self._walks.get((kind, name)) or self._walk(kind, name, value)
         before: dict[int, Any] = {}
         for i, obj in walk.once():
-            if id(obj) in walk.opaque:
+            if walk.opaque and id(obj) in walk.opaque:
                 before[i] = None
+                continue
+            if type(obj) is dict or type(obj) is list:  # most objects are: what their ways note, in one go
+                before[i] = obj.copy()
                 continue
             how = way(type(obj))
             single = how is None or how.heavy or not how.can(obj)
@@ -321,7 +324,9 @@ def walk_from(root: Any, opaque: Collection[int] = ()) -> Walk:
                 continue
             if kind is list:
                 found.append(obj)
-                inside = [child for child in obj if type(child) not in ATOMS]  # most things are made of atoms
+                inside = []
+                if not ATOMS.issuperset(map(type, obj)):  # most things are made of atoms
+                    inside = [child for child in obj if type(child) not in ATOMS]
             elif kind is dict:
                 found.append(obj)
                 inside = [
