@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from oncemore import Run, StoreError, checkpointed, current_run
+from oncemore import CheckpointWarning, Run, StoreError, checkpointed, current_run
+from oncemore.surroundings import watching
+from oncemore.surroundings.objects import walk_from
 from tests.unit.again import scope, twice
 
 
@@ -51,6 +53,61 @@ def test_a_value_under_two_keys_changed_through_one_and_read_through_the_other_i
         return change_and_look(), rows
 
     assert twice(body) == (2, [1, 2])
+
+
+@pytest.mark.parametrize("first", ["an argument", "another key"])
+def test_a_large_value_that_was_changed_by_another_name_before_is_told(first: str) -> None:
+    @checkpointed
+    def change_and_look(rows: list[Any]) -> int:
+        (rows if first == "an argument" else state()["rows"]).append(1)
+        return len(state()["table"]["deep"])
+
+    @checkpointed
+    def look_and_change(rows: list[Any]) -> int:
+        table = state()["table"]
+        (rows if first == "an argument" else state()["rows"]).append(1)
+        return len(table["deep"])
+
+    @checkpointed
+    def look_elsewhere(rows: list[Any]) -> int:
+        rows.append(1)
+        return len(state()["other"])
+
+    def body(step: Any) -> Any:
+        def inside(run: Run) -> Any:
+            rows = [0]
+            run.state.update(other=list(range(1000)), rows=rows, table={"deep": rows, "more": list(range(1000))})
+            return step(rows if first == "an argument" or step is look_elsewhere else []), rows
+
+        return inside
+
+    assert twice(body(look_and_change), run_id="right") == (2, [0, 1])
+    assert twice(body(look_elsewhere), run_id="elsewhere") == (1000, [0, 1])
+    name = "argument `rows`" if first == "an argument" else "state `rows`"
+    for _ in range(2):
+        with pytest.warns(
+            CheckpointWarning, match=f"{name} shares an object with state.'table'., and was changed before"
+        ):
+            assert scope(body(change_and_look)).value == (2, [0, 1])
+
+
+def test_a_step_with_a_mutable_argument_does_not_look_through_a_large_value_that_it_leaves_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    walked: list[Any] = []
+    monkeypatch.setattr(watching, "walk_from", lambda value: walked.append(value) or walk_from(value))
+
+    @checkpointed(code="version", version="1")
+    def change(rows: list[int]) -> None:
+        rows.append(1)
+
+    def body(run: Run) -> Any:
+        run.state.update(large=[[row] for row in range(1000)], small=[[1], [2]])
+        rows = [0]
+        change(rows)
+        return rows, walked == [run.state["small"]]
+
+    assert scope(body).value == ([0, 1], True)
 
 
 def test_keys_that_share_objects_may_be_looked_at_in_any_order() -> None:

@@ -52,6 +52,7 @@ class Globals(Surrounding):
                 known = member.group.notes.get(name) if member is not None and member.shares else None
                 found[name] = known or _Watched(datum, _note(datum))
                 moment.roots.add("global", name, found[name].note.walk)
+                moment.roots.notes["global", name] = found[name].note
                 if member is not None and known is None:
                     member.group.notes[name] = found[name]
         names = _names(moment)

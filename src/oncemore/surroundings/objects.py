@@ -8,6 +8,7 @@ way have an equal list, so the name leads to the caller's own object there. How 
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple, Union
@@ -24,6 +25,7 @@ from .ways import ATOMS, DELTAS, FILLED, Updated, inside, role, way
 # The way from a root to an object, whatever else the root has come to hold: names, and which container is made if it is missing.
 Path = tuple[tuple[str, Any, Any], ...]
 Contents = dict[Union[int, Path], Any]  # by place in the walk, or by path
+_SIZED = (list, dict, set, frozenset, tuple, deque)
 Name = tuple[str, str, int]  # kind of root, its name, place in the walk
 Place = tuple[str, str]
 
@@ -70,7 +72,7 @@ class Note(NamedTuple):
         if after is not None:
             held = {id(obj): after.before[i] for i, obj in after.walk.once()}
         for i, obj in self.walk.once():
-            if id(obj) in self.walk.opaque:
+            if self.walk.opaque and id(obj) in self.walk.opaque:
                 continue
             how, then = way(type(obj)), self.before[i]
             if how is None or then is None or type(then) is bytes:
@@ -112,6 +114,7 @@ class Roots:
         self.beside = False  # other steps change the same data meanwhile
         self._contents: dict[int, Any] = {}
         self.recorded: set[int] = set()  # the ids of objects whose changes are recorded under some root
+        self.notes: dict[Place, Note] = {}  # how the roots were that the step may have changed since
 
     def add(self, kind: str, name: str, walk: Walk | None = None) -> list[Any]:
         """Learn the objects under a root, as they are now or as an earlier walk found them."""
@@ -203,6 +206,7 @@ class Roots:
         for place in [place for place in self._walks if place[0] == kind]:
             del self._walks[place]
             self._shapes.pop(place, None)
+            self.notes.pop(place, None)
         self._names = {obj: name for obj, name in self._names.items() if name[0] != kind}
         self.listed[:] = [item for item in self.listed if item[0] != kind]
 
@@ -214,13 +218,26 @@ class Roots:
         walk = self._walks.get((kind, name)) or self._walk(kind, name, value)
         before: dict[int, Any] = {}
         for i, obj in walk.once():
-            if id(obj) in walk.opaque:
+            if walk.opaque and id(obj) in walk.opaque:
                 before[i] = None
+                continue
+            if type(obj) is dict or type(obj) is list:  # most objects are: what their ways note, in one go
+                before[i] = obj.copy()
                 continue
             how = way(type(obj))
             single = how is None or how.heavy or not how.can(obj)
             before[i] = digests.get(obj) if single or how is None else how.note(obj)
-        return Note(value, walk, before, digests.get(value) if whole else None)
+        note = self.notes[kind, name] = Note(value, walk, before, digests.get(value) if whole else None)
+        return note
+
+    def changed_in(self, walk: Walk) -> str | None:
+        """A root that shares an object with what was walked, if that object has been changed since it was noted."""
+        there = {id(obj) for obj in walk.found}
+        for (kind, name), note in self.notes.items():
+            shared = not there.isdisjoint(map(id, note.walk.found))
+            if shared and any(id(obj) in there for _, obj, _ in note.changed()):
+                return _said(kind, name)
+        return None
 
     def changes(
         self, kind: str, name: str, note: Note, after: Note | None = None, now: Digests | None = None
@@ -328,7 +345,9 @@ def walk_from(root: Any, opaque: Collection[int] = (), most: int = sys.maxsize) 
                 continue
             if kind is list:
                 found.append(obj)
-                inside = [child for child in islice(obj, most) if type(child) not in ATOMS]  # most are atoms
+                some, inside = obj if len(obj) <= most else obj[:most], list[Any]()
+                if not ATOMS.issuperset(map(type, some)):  # most things are made of atoms
+                    inside = [child for child in some if type(child) not in ATOMS]
             elif kind is dict:
                 found.append(obj)
                 entries = obj if len(obj) <= most else dict(islice(obj.items(), most))
@@ -384,6 +403,21 @@ def _follow(obj: Any, path: Path) -> Any:
             assign(obj, Updated([], [(name, kind())]))
         obj = next(child for other, key, child in inside(obj) if other == word and key == name)
     return obj
+
+
+def size_of(value: Any, most: int) -> int:
+    """How many objects and items a value leads to; if there are more than `most`, some number above that."""
+    pending, size = [value], 0
+    while pending and size <= most:
+        obj = pending.pop()
+        kind = type(obj)
+        if kind in ATOMS:
+            continue
+        size += len(obj) + 1 if isinstance(obj, _SIZED) else 1
+        what = role(kind) if size <= most else None
+        if what is not None:
+            pending.extend(what.children(obj))
+    return size
 
 
 def assign(obj: Any, content: Any) -> None:

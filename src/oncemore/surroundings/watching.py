@@ -14,10 +14,11 @@ from ..errors import CodecError
 from ..fingerprint.shown import Part
 from ..fingerprint.values import identity
 from . import Early, Moment, Surrounding
-from .objects import Frozen, Note, assign, walk_from
+from .objects import Frozen, Note, assign, size_of, walk_from
 from .state import ABSENT, KEYS, SURE, UNKNOWN, State, label, names_digest, watches
 
 _NOTHING = object()
+_MOST = 500  # objects and items in the state that are looked through before a step, for what it has by another name
 
 
 class Watch:
@@ -40,6 +41,7 @@ class Watch:
         self._caused: list[tuple[Watch, Callable[[], None]]] = []  # how steps around this one forget what it did
         self._trouble = ""
         self._holders: dict[int, list[str]] | None = None  # the keys that lead to an object
+        self._large: set[str] = set()  # keys that may lead to any
         if moment.options["mutates"] and self.state._values:
             self._look_ahead(moment.roots.known)
         before = [read.partition(":")[2] for read in moment.reads if read.startswith("state:")]
@@ -87,8 +89,14 @@ class Watch:
         self.moment.existed.setdefault(key, value is not _NOTHING)
         if value is _NOTHING:
             return
+        late = self._changed_before(key, value)
         note = self._notes[key] = self._ahead.get(key) or self._note(key)
         self.moment.roots.add("state", key, note.walk)
+        if late is not None:
+            self._trouble = (
+                f"{late} shares an object with {label(key)}, and was changed before the step looked at {label(key)}. "
+                f"Look at such a large value before you change it"
+            )
         if key in self._odd:  # not the step's fault, and not to be raised in its body
             self._trouble = f"state[{key!r}]: {self._odd[key]}"
         self._look_ahead(id(obj) for obj in note.walk.found)
@@ -113,9 +121,23 @@ class Watch:
                     if early is None or early.left != note.whole:  # new, or changed by a generator's consumer
                         self.moment.early[key] = Early(note.value, self._part(key, note), note.whole)
 
+    def _changed_before(self, key: str, value: Any) -> str | None:
+        """What the step has changed by another name of a large value that it touches only now."""
+        if key not in self._large or key in self._notes or not self.moment.options["mutates"]:
+            return None
+        return self.moment.roots.changed_in(walk_from(value))
+
     def _find_holders(self) -> dict[int, list[str]]:
+        """What values lead to, as long as that is little: a step does not pay for a large state that it leaves alone."""
         holders: dict[int, list[str]] = {}
+        room = _MOST
         for key, value in list(self.state._values.items()):
+            size = 0 if self.moment.per_item else size_of(value, room)
+            if size > room:
+                self._large.add(key)
+                room //= 2  # counting takes time, too
+                continue
+            room -= size
             for obj in walk_from(value).found:
                 holders.setdefault(id(obj), []).append(key)
         return holders
