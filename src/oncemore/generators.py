@@ -94,6 +94,8 @@ def drive(path: ItemPath) -> Generator[Any, Any, Any]:
                 request = path.send(answer)
     except StopIteration as end:
         return end.value
+    except _Closed:
+        return None  # the path was collected before us
     except BaseException as error:
         Thrown.restore(thrown, error)
         raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
@@ -112,7 +114,7 @@ async def drive_async(path: ItemPath) -> AsyncGenerator[Any, Any]:
                 request = path.throw(_Closed() if isinstance(error, GeneratorExit) else error)
             else:
                 request = path.send(answer)
-    except StopIteration:
+    except (StopIteration, _Closed):
         return
     except BaseException as error:
         Thrown.restore(thrown, error)
@@ -155,6 +157,8 @@ def _relay(body: Any, recording: _Recording | None) -> ItemPath:
             if recording is not None:
                 yield Blocking(recording.finish(end.args[0]))
             return end.args[0]
+        except GeneratorExit:
+            raise  # this path is being collected, and may do nothing more
         except BaseException as error:
             if recording is not None:
                 yield Blocking(recording.fail(error))
@@ -165,6 +169,8 @@ def _relay(body: Any, recording: _Recording | None) -> ItemPath:
             sent = yield Item(item)
         except _Closed:
             return (yield Close(body))
+        except GeneratorExit:
+            raise
         except BaseException as error:
             sent, resume = error, Resume(body, thrown=error)
         else:

@@ -734,8 +734,8 @@ kind(
 )
 kind(
     "os.environ['NAME'] = '$v'",
-    writes("os.environ['NAME'] = str(n)"),
-    writes("os.environ['NAME_more'] = str(len(items))"),
+    writes("os.environ[f'NAME_{n}'] = str(n)"),  # a repeated call leaves what others have set since
+    writes("os.environ[f'NAME_{n}_more'] = str(n)"),
     imports=("os",),
     name="environment",
 )
@@ -1013,11 +1013,13 @@ def _call(
 def _make_map(rng: random.Random, call: Call, functions: dict[str, Function]) -> None:
     """Side by side, steps that change something do it in any order."""
     call.repeats, call.items, uses = 1, "[1, 2]", list[Use]()
-    name, inner = call.function, functions[call.function]
+    name, returned = call.function, set[str]()
     while name:
-        inner = functions[name]
-        uses, name = [*uses, *inner.uses], inner.inner
-    call.concurrency = 1 if any(use.op.writes for use in uses) else rng.choice([1, 4])
+        function = functions[name]
+        uses, returned, name = [*uses, *function.uses], returned | {function.returns}, function.inner
+    # what is returned of a global is a copy where steps run side by side
+    shared = any(use.op.writes or use.op.leaks for use in uses) or returned != {"out"}
+    call.concurrency = 1 if shared else rng.choice([1, 4])
 
 
 def _make_loop(rng: random.Random, call: Call, resources: dict[str, Resource]) -> None:
@@ -1195,7 +1197,8 @@ def affected(script: Script, slot: str) -> set[str]:
             uses = [use for function in _with_inner(script, call.function) for use in function.uses]
             uses += [call.draw] if call.draw else []
             given = [name for name in _names_in(script, call.items) if name.isidentifier()]
-            touched = {use.resource for use in uses}
+            returned = {function.returns for function in _with_inner(script, call.function)} & script.resources.keys()
+            touched = {use.resource for use in uses} | returned
             names = {root(name) for name in (*touched, *given, call.n.removeprefix("len(").rstrip(")"))}
             roots = {root(name) for name in tainted}
             if slot == f"{call.label}_n" or names & roots:

@@ -43,7 +43,8 @@ class Run:
         self.state: dict[str, Any] = {}
 
     def map(self, step: Any, items: Any, concurrency: int = 1) -> list[Any]:
-        return [contextvars.copy_context().run(step, item) for item in items]
+        in_order = [contextvars.copy_context() if concurrency > 1 else None for _ in items]
+        return [step(item) if own is None else own.run(step, item) for own, item in zip(in_order, items)]
 
     def loop(self, name: str, items: Any, every: int = 1) -> Any:
         return iter(items)
@@ -296,6 +297,8 @@ def _outlined(obj: Any, depth: int, above: list[int]) -> str:
         return f"{kind} {obj.dtype} {obj.shape} {obj.tobytes().hex()}"
     if pandas is not None and isinstance(obj, (pandas.DataFrame, pandas.Series)):
         return f"{kind} {obj.to_csv()}"
+    if pandas is not None and isinstance(obj, pandas.Index):  # its attributes are caches
+        return f"{kind} {obj.dtype} {obj.names} {obj.tolist()}"
     if isinstance(obj, random.Random):
         return repr(obj.getstate())
     if numpy is not None and isinstance(obj, numpy.random.RandomState):

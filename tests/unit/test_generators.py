@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import random
+import sys
 import tracemalloc
 import warnings
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -153,6 +155,31 @@ def test_closing_early_runs_the_generators_own_cleanup(ran: Ran) -> None:
         items = careful()
         next(items)
         items.close()  # type: ignore[attr-defined]
+    assert ran() == ["closed"]
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["running", "replayed"])
+def test_one_that_is_left_in_a_cycle_is_collected_without_a_word(
+    kept: bool, ran: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @checkpointed
+    def watched(n: int) -> Iterator[int]:
+        try:
+            yield from range(n)
+        finally:
+            print("closed")
+
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    with checkpoint_scope("run"):
+        if kept:
+            list(watched(3))
+        items = watched(3)
+        cycle: list[Any] = [items, next(items)]
+        cycle.append(cycle)
+        del items, cycle
+        gc.collect()
+    assert told == []
     assert ran() == ["closed"]
 
 
