@@ -531,7 +531,7 @@ class Definition:
             return self._follow(generators.look(self, call, entry))
         return self.load(call, entry)[0]
 
-    def meet(self, call: Call, entry: Decoded, kinds: tuple[str, ...] = ("argument", "global")) -> Moment:
+    def meet(self, call: Call, entry: Decoded, kinds: tuple[str, ...] = ("argument",)) -> Moment:
         """The call, its objects known by the names that they have in the entry."""
         moment, roots = self.moment(call), entry.meta.get("roots", ())
         for name in moment.arguments if roots else ():

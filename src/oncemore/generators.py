@@ -241,9 +241,13 @@ def _find(step: Definition, call: Call, told: str | None = None) -> tuple[tuple[
     if entry is None:
         return None, why
     try:
-        for number in range(entry.meta["chunks"]):
-            call.shelf.chunk(entry, number)
+        begin = entry.meta.get("roots", ())
+        for number in reversed(range(entry.meta["chunks"])):
+            begin = next(iter(call.shelf.chunk(entry, number).meta.get("roots") or ()), begin)
         moment = step.meet(call, entry)
+        moment.roots.meet(
+            begin, ("global",)
+        )  # as they were before the first item; each item brings them on to the next
         with keeping(call.run.store):  # the state is not there yet
             loaded = entry.load(lambda name: moment.roots.find(name) if name[0] == "argument" else None)
         effects = loaded[1] if entry.meta.get("effects") else {}

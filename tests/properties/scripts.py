@@ -1097,7 +1097,7 @@ def _definition(script: Script, function: Function) -> str:
         if function.is_step:
             body.append("tick()")
         if function.yields:
-            body.append("yield out[-1]")
+            body.append("yield len(out)")  # items share nothing when they are replayed: each is kept by itself
     if function.inner:
         body.append(f"out.append({_called(script, function.inner, 'n + 1', 'items')})")
     if function.change_items:

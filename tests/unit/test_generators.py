@@ -428,3 +428,27 @@ def test_an_instances_generator_method_is_a_step(ran: Ran) -> None:
         with checkpoint_scope("method"):
             assert [*Table([1, 2]).each(), *Table([3]).each()] == [1, 2, 3]
     assert ran() == ["ran", "ran"]
+
+
+def test_a_global_that_it_binds_anew_between_items_is_followed_when_it_is_replayed(script: Script) -> None:
+    source = """
+        from oncemore import checkpoint_scope, checkpointed
+
+        rows = {"old": [0]}
+
+        @checkpointed
+        def fill():
+            global rows
+            print("RAN")
+            rows = [["new"]]
+            yield 1
+            rows[0].append(2)
+            yield 2
+            rows.append(rows[0])
+
+        with checkpoint_scope("run"):
+            print(list(fill()), rows, rows[0] is rows[1])
+    """
+    ended = "[1, 2] [['new', 2], ['new', 2]] True"
+    assert script(source).lines == ["RAN", ended]
+    assert script(source).lines == [ended]

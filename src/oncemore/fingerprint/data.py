@@ -117,9 +117,14 @@ class Datum:
         self.opaque: dict[int, object] = {}
         self._memo: tuple[list[tuple[Any, list[Any]]] | None, bytes] = (None, b"")
 
+    @property
+    def now(self) -> Any:
+        """What is bound there now; `value` is what was there when it was last looked at."""
+        return self.value if self.slot is None else self.slot.get()
+
     def look_again(self) -> bool:
         """Take what is bound there now. False if that is no data, or no longer what a name led to."""
-        now = self.value if self.slot is None else self.slot.get()
+        now = self.now
         if now is self.value:
             return True
         if isinstance(now, (FunctionType, type, ModuleType)) or callable(now):

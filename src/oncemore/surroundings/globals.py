@@ -111,7 +111,7 @@ class Globals(Surrounding):
 
 def _note(datum: Datum) -> Note:
     """How the data is now."""
-    value = datum.value if datum.slot is None else datum.slot.get()
+    value = datum.now
     return Roots(lambda kind, name: value, walk=lambda kind, name, value: walk_from(value, datum.opaque)).note("", "")
 
 

@@ -64,7 +64,7 @@ class Moment:
 
     def _root(self, kind: str, name: str) -> Any:
         if kind == "global":
-            return self.data[name].value
+            return self.data[name].now
         return self.arguments[name] if kind == "argument" else self.run.state.bare(name)
 
     def _is_loose(self, name: str) -> bool:
