@@ -22,7 +22,7 @@ from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
 from .events import SnapshotSaved
 from .fingerprint.values import Digests, digest
 from .flight import Path, drive, drive_async
-from .surroundings.objects import Frozen, Roots, Walk, walk_from
+from .surroundings.objects import Frozen, Roots, View, Walk, walk_from
 from .surroundings.process import Changes, Process, Taken, record, stop
 from .surroundings.state import State
 from .surroundings.turns import Variables
@@ -548,8 +548,10 @@ class _Snapshots:
             if type(obj) in ATOMS:
                 return None
             found = begin.roots.changeable(obj)
-            if found is not None and listed[found[:2]] not in roots:
-                roots.append(listed[found[:2]])
+            if found is not None:
+                place = (found.name if isinstance(found, View) else found)[:2]
+                if listed[place] not in roots:
+                    roots.append(listed[place])
             return found
 
         try:
@@ -569,6 +571,8 @@ class _Snapshots:
             self._took = self._ended - started if size > _SMALL else 0.0
         except (CodecError, StoreError) as error:
             warn(f"loop {self._name}: the snapshot after {seen} items was not kept: {error}")
+        finally:
+            begin.roots.forget_contents()
 
     def _replaced(self) -> list[str]:
         """The one before, and of those for other items the ones that are least work to do again, if there are many."""

@@ -708,12 +708,15 @@ class Script:
     calls: list[Call]
     values: dict[str, str]
     attempts: list[tuple[int, str]]  # at which tick the process dies, and which value is edited afterwards
+    loops: bool = False  # its calls are made in loops of the run, and nothing is edited: that would not begin them anew
 
 
-def generate(number: int, only: str = "") -> Script:
-    """The script of that number. With `only`, a small one about one kind of data."""
+def generate(number: int, only: str = "", loops: bool = False) -> Script:
+    """The script of that number. With `only`, a small one about one kind of data; with `loops`, one that loops."""
     rng = random.Random(f"script {number} {only}")
     names = [only] if only else _choice_of_kinds(rng)
+    if loops:  # files that a script itself writes anew are not put back for turns that are skipped
+        names = [each for each in names if not KINDS[each](rng, "any").output]
     resources = {}
     for i, each in enumerate(names):
         own = f"{'_'.join(''.join(c if c.isalnum() else ' ' for c in each).lower().split())}_{i}"
@@ -731,6 +734,10 @@ def generate(number: int, only: str = "") -> Script:
     for i in range(rng.randint(1, 3)):  # a resumed run ticks less often
         kill = rng.randint(1, ticks if i == 0 else max(3, ticks // 2))
         script.attempts.append((kill, rng.choice(editable) if editable and rng.random() < 0.5 else ""))
+    if loops:
+        script.loops, script.attempts = True, [(kill, "") for kill, _ in script.attempts]
+        for call in script.calls:
+            call.repeats += 2
     return script
 
 
@@ -863,21 +870,25 @@ def _definition(script: Script, function: Function) -> str:
 def _body(script: Script, unseeded: list[str], drawn: list[str]) -> str:
     lines = []
     for call in script.calls:
-        name = f"r{call.label[1:]}"
+        name, label = f"r{call.label[1:]}", f'"{call.label}"'
+        if script.loops:
+            label = f'f"{call.label}.{{turn}}"'
         text = [
-            f'calling("{call.label}")',
+            f"calling({label})",
             f"{name} = {call.function}({call.n}, {call.items})",
-            f'returned("{call.label}")',
+            f"returned({label})",
         ]
         if call.hold:
             text.append(f"{call.hold}.append({name})")
         if call.change:
             text.append(f"{name}.append('changed')")
         if call.repeats > 1:
-            text = [f"for turn in range({call.repeats}):", *("    " + line for line in text)]
+            turns = f'__run.loop("{call.label}", range({call.repeats}))' if script.loops else f"range({call.repeats})"
+            text = [f"for turn in {turns}:", *("    " + line for line in text)]
         lines += text
     body = "\n".join("    " + line for line in lines)
-    return f'\nopening(globals(), {unseeded!r})\nwith checkpoint_scope("run"):\n    tick()\n{body}\nreport(globals(), {drawn!r})'
+    scope = 'with checkpoint_scope("run") as __run:'
+    return f"\nopening(globals(), {unseeded!r})\n{scope}\n    tick()\n{body}\nreport(globals(), {drawn!r})"
 
 
 # -- what an edit affects
@@ -1129,14 +1140,14 @@ def _smaller(script: Script) -> Iterator[Script]:
 # -- the campaign
 
 
-def campaign(numbers: Iterable[int], jobs: int, only: str = "") -> list[int]:
+def campaign(numbers: Iterable[int], jobs: int, only: str = "", loops: bool = False) -> list[int]:
     """The numbers of those that fail; each is printed as it is found."""
     failed: list[int] = []
     began, done = time.monotonic(), 0
     every = list(numbers)
     live = sys.stderr.isatty()
     with ThreadPoolExecutor(jobs) as pool:
-        for number, wrong in zip(every, pool.map(lambda number: outcome(generate(number, only)), every)):
+        for number, wrong in zip(every, pool.map(lambda number: outcome(generate(number, only, loops)), every)):
             done += 1
             if wrong:
                 failed.append(number)
@@ -1163,9 +1174,10 @@ def main() -> int:
     parser.add_argument(
         "--kinds", action="store_true", help="a table: --count small scripts of every kind (give a small count)"
     )
+    parser.add_argument("--loops", action="store_true", help="scripts that make their calls in loops of the run")
     asked = parser.parse_args()
     if asked.only is not None:
-        return _one(generate(asked.only, asked.kind), asked.shrink)
+        return _one(generate(asked.only, asked.kind, asked.loops), asked.shrink)
     numbers = range(asked.start, asked.start + asked.count)
     if asked.kinds:
         total = 0
@@ -1177,7 +1189,7 @@ def main() -> int:
             told = f"first: {first[0]}: {first[1].splitlines()[0]}" if first else ""
             print(f"{each:28} {sum(map(bool, wrong)):3} of {len(numbers)} fail  {told}", flush=True)
         return 1 if total else 0
-    failed = campaign(numbers, asked.jobs, asked.kind)
+    failed = campaign(numbers, asked.jobs, asked.kind, asked.loops)
     if failed:
         print(f"{len(failed)} of {asked.count} scripts do not end like plain Python: {failed}")
     return 1 if failed else 0

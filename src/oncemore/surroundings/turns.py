@@ -130,12 +130,12 @@ class Variables:
             how, then = way(type(obj)), note.before[i]
             if how is None or not how.can(obj) or (type(then) is bytes and not how.heavy):
                 raise CodecError(f"a {type(obj).__name__} in it was changed in place, which can't be done again")
-            found[i] = _content(how, obj, then, holds)
+            found[i] = self._roots.apart(_content(how, obj, then, holds))
         for i in self._restored.get(name, set()) - found.keys():
             obj = note.walk.found[i]
             how = way(type(obj))
             assert how is not None, f"{type(obj)} had a way to be changed when it was restored"
-            found[i] = how.content(obj)
+            found[i] = self._roots.apart(how.content(obj))
         yield from sorted(found.items())
 
     def _leave_out(self, name: str, why: str) -> None:
