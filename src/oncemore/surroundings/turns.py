@@ -144,7 +144,8 @@ class Variables:
         self._left_out.add(name)
         if (self._notes[name].value if name in self._notes else self._locals.get(name)) is ABSENT:
             return  # made by the turns: what uses it after a loop that was skipped fails, as without its value it should
-        warn(f"loop {self._loop}: {name} is not restored when the loop is resumed: {why}. {_REMEDY}")
+        what = f"local variable `{name}`" if name in self._locals else name
+        warn(f"loop {self._loop}: {what} is not restored when the loop is resumed: {why}. {_REMEDY}")
 
     def _changed_locals(self, frame: FrameType) -> dict[str, Any]:
         now, found = frame.f_locals, dict[str, Any]()
