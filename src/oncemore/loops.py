@@ -22,7 +22,7 @@ from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
 from .events import SnapshotSaved
 from .fingerprint.values import Digests, digest
 from .flight import Path, drive, drive_async
-from .surroundings.objects import Frozen, Roots, Walk, walk_from
+from .surroundings.objects import Frozen, Roots, View, Walk, walk_from
 from .surroundings.process import Changes, Process, Taken, record, stop
 from .surroundings.state import State
 from .surroundings.turns import Variables
@@ -86,6 +86,21 @@ class _Calls(NamedTuple):
             raise error
         return Failure(index=index, item=self.items[index], error=error)
 
+    def one(self, index: int, call: Callable[[], Any], advance: Callable[[], None]) -> Any:
+        """The result of one call."""
+        try:
+            return call()
+        except Exception as error:
+            return self.failed(index, error)
+        finally:
+            advance()
+
+    def skip(self, looked: Sequence[Any], advance: Callable[[], None]) -> dict[int, Any]:
+        """Skip the calls that can be, in the order in which they ended; their results by place. What raised is called."""
+        hits = [(i, hit) for i, hit in enumerate(looked) if hit is not None and not isinstance(hit, BaseException)]
+        hits.sort(key=lambda each: each[1].ended)
+        return {i: copy_context().run(self.one, i, hit.reuse, advance) for i, hit in hits}
+
 
 def _look_ahead(step: Any) -> Callable[[Any], Path[Any]] | None:
     """How to look up what is kept of the step's calls, before any of them is made; None for anything but a step.
@@ -107,12 +122,6 @@ def _look_ahead(step: Any) -> Callable[[Any], Path[Any]] | None:
     return lambda item: definition.ahead(home, (*first, *args, item), kwargs)
 
 
-def _in_order(looked: Sequence[Any]) -> list[tuple[int, Callable[[], Any]]]:
-    """The calls that can be skipped, by their places, in the order in which they ended. What raised is called anyway."""
-    hits = [(i, hit) for i, hit in enumerate(looked) if hit is not None and not isinstance(hit, BaseException)]
-    return [(i, hit.reuse) for i, hit in sorted(hits, key=lambda each: each[1].ended)]
-
-
 def _progress(run: Run, step: Callable[[Any], Any], name: str | None, total: int) -> Progress:
     """What is to be entered around the calls, and gives what is to be called after each."""
     if run.report is None or not total:
@@ -128,14 +137,6 @@ def _progress(run: Run, step: Callable[[Any], Any], name: str | None, total: int
 def _spread(this: _Calls) -> Results:
     items, ahead = this.items, this.ahead
     advance: Callable[[], None]
-
-    def one(index: int, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except Exception as error:
-            return this.failed(index, error)
-        finally:
-            advance()
 
     def spread(function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> list[Future[Any]]:
         calls: list[Future[Any]] = [pool.submit(copy_context().run, function, *each) for each in arguments]
@@ -159,9 +160,9 @@ def _spread(this: _Calls) -> Results:
             return Results([one(i, partial(this.step, item)) for i, item in enumerate(items)])
     with this.beside, this.progress as advance, ThreadPoolExecutor(this.concurrency, "oncemore") as pool:
         looked = [] if ahead is None else spread(look, ((item,) for item in items))
-        found = {i: copy_context().run(one, i, reuse) for i, reuse in _in_order([each.result() for each in looked])}
+        found = this.skip([each.result() for each in looked], advance)
         rest = [i for i in range(len(items)) if i not in found]
-        calls = spread(one, ((i, partial(this.step, items[i])) for i in rest))
+        calls = spread(this.one, ((i, partial(this.step, items[i]), advance) for i in rest))
         begun = [call for call in calls if not call.cancelled()]
         for call in begun:
             call.result()  # the first failure in the order of the items
@@ -176,10 +177,10 @@ async def _gather(this: _Calls) -> Results:
     free = asyncio.Semaphore(this.concurrency)
     advance: Callable[[], None]
 
-    async def one(index: int, reuse: Callable[[], Any] | None = None) -> Any:
+    async def one(index: int) -> Any:
         async with free:
             try:
-                return await this.step(items[index]) if reuse is None else reuse()
+                return await this.step(items[index])
             except Exception as error:
                 return this.failed(index, error)
             finally:
@@ -202,7 +203,7 @@ async def _gather(this: _Calls) -> Results:
 
     with this.beside, this.progress as advance:
         looked = [] if ahead is None else await gather(map(look, items), collect=True)
-        found = {i: await asyncio.ensure_future(one(i, reuse)) for i, reuse in _in_order(looked)}
+        found = this.skip(looked, advance)
         rest = [i for i in range(len(items)) if i not in found]
         found.update(zip(rest, await gather(map(one, rest))))
         return Results(found[i] for i in range(len(items)))
@@ -551,8 +552,10 @@ class _Snapshots:
             if type(obj) in ATOMS:
                 return None
             found = begin.roots.changeable(obj)
-            if found is not None and listed[found[:2]] not in roots:
-                roots.append(listed[found[:2]])
+            if found is not None:
+                place = (found.name if isinstance(found, View) else found)[:2]
+                if listed[place] not in roots:
+                    roots.append(listed[place])
             return found
 
         try:
@@ -572,6 +575,8 @@ class _Snapshots:
             self._took = self._ended - started if size > _SMALL else 0.0
         except (CodecError, StoreError) as error:
             warn(f"loop {self._name}: the snapshot after {seen} items was not kept: {error}")
+        finally:
+            begin.roots.forget_contents()
 
     def _replaced(self) -> list[str]:
         """The one before, and of those for other items the ones that are least work to do again, if there are many."""

@@ -142,7 +142,7 @@ def test_an_expired_checkpoint_of_the_parent_is_replaced_beside_the_forks(store:
 
 def test_a_parent_whose_loop_goes_on_leaves_the_fork_where_it_was(store: str) -> None:
     def count(run_id: str, until: int, at: Callable[[Any, int], None] = lambda run, n: None) -> list[int]:
-        seen = []
+        seen: list[int] = []
         with checkpoint_scope(run_id, store=store, state={"sum": 0}) as run:
             for n in run.loop("numbers", range(10)):
                 if n == until:
@@ -151,7 +151,8 @@ def test_a_parent_whose_loop_goes_on_leaves_the_fork_where_it_was(store: str) ->
                 run.state["sum"] += n
                 seen.append(n)
             assert run.state["sum"] == sum(range(min(until, 10)))
-        return seen
+            assert seen == list(range(min(until, 10)))
+        return seen[run.reused["numbers"] :]
 
     assert count("r", 3) == [0, 1, 2]
     fork(History(store).run("r"), "child")

@@ -6,6 +6,7 @@ import itertools
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 from oncemore import CheckpointWarning, Run
@@ -171,6 +172,18 @@ def test_state_globals_and_local_variables_share_what_they_shared() -> None:
     scope(body(3))
     assert scope(body(-1)).value == whole == ([[0], [1], [2], [3], [4]], True, [True] * 5)
     assert scope(body(-1)).value == whole
+
+
+def test_what_shows_the_memory_of_an_array_does_so_again() -> None:
+    def body(run: Run) -> Any:
+        weights, held = np.zeros(4), {}
+        for x in run.loop("x", range(3)):
+            weights[x] = x
+            held["part"] = weights[1:]
+        weights[3] = 7
+        return held["part"].tolist()
+
+    assert scope(body).value == scope(body).value == [1, 2, 7]
 
 
 def test_tried_again_in_the_same_scope_it_goes_on_with_the_variables_of_the_new_call() -> None:

@@ -158,18 +158,18 @@ def test_a_resumed_scope_that_rolls_back_makes_its_checkpoints_anew(store: str) 
 
 
 def test_loops_go_on_where_they_were_at_the_rollback(store: str) -> None:
-    def body(count: int) -> list[int]:
-        seen = []
+    def body(count: int) -> tuple[int, list[int]]:
+        seen: list[int] = []
         with checkpoint_scope("r", store=store) as run:
             for item in run.loop("numbers", range(count)):
                 seen.append(item)
             run.checkpoint("looped")
-        return seen
+        return run.reused["numbers"], seen
 
-    assert body(3) == [0, 1, 2]
-    assert body(3) == []
+    assert body(3) == (0, [0, 1, 2])
+    assert body(3) == (3, [0, 1, 2])
     History(store).rollback("r", before="looped")
-    assert body(3) == []
+    assert body(3) == (3, [0, 1, 2])
 
 
 def test_what_is_shared_between_runs_stays_when_one_is_rolled_back_and_is_no_longer_its_checkpoint(store: str) -> None:

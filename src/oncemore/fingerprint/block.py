@@ -110,7 +110,7 @@ class _Reach(Walk):
             self.data = {name: datum for name, datum in self.data.items() if datum.value is not value}
 
 
-@functools.lru_cache(maxsize=100)
+@functools.lru_cache(maxsize=32)
 def _statement(code: CodeType, line: int, text: bytes) -> _Statement:
     """The names of the innermost `for` statement that begins at that line."""
     everything = frozenset([*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars])

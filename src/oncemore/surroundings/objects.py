@@ -270,9 +270,7 @@ class Roots:
             delta = how.delta(note.before[i], holds) if exact and how.delta and type(holds) is not bytes else None
             if self.beside and isinstance(delta, Updated):
                 delta = delta.summed(note.before[i])
-            content = how.content(obj) if delta is None else delta
-            found[place] = content
-            self._contents[id(content)] = content  # the content of an array is a view of it, and no name
+            found[place] = self.apart(how.content(obj) if delta is None else delta)
         if not found:
             return None
         self.list((kind, name))
@@ -303,13 +301,27 @@ class Roots:
     def contents(self, kind: str, name: str) -> dict[int, Any]:
         """The content of every object under a root that can be changed, children by reference."""
         self.add(kind, name)
-        return _contents(self._walks[kind, name])
+        return {i: self.apart(content) for i, content in _contents(self._walks[kind, name]).items()}
 
-    def changeable(self, obj: Any) -> Name | None:
-        """The name of an object whose content `contents` has."""
+    def apart(self, content: Any) -> Any:
+        """A content, from now on known as such: that of an array is a view of it, and gets no name."""
+        self._contents[id(content)] = content
+        return content
+
+    def forget_contents(self) -> None:
+        """They have been pickled."""
+        self._contents.clear()
+
+    def changeable(self, obj: Any) -> Name | View | None:
+        """The name of an object whose content `contents` has, or of the part of an array's memory that it shows."""
         self._give_names()
         how = way(type(obj))
-        return self._names.get(id(obj)) if how is not None and how.can(obj) else None
+        if how is None or not how.can(obj):
+            return None
+        found, layout = self._names.get(id(obj)), None
+        if found is None:
+            found, layout = self._view(obj)
+        return found if found is None or layout is None else View(found, *layout)
 
 
 def _contents(walk: Walk) -> dict[int, Any]:

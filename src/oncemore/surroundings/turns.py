@@ -130,12 +130,12 @@ class Variables:
             how, then = way(type(obj)), note.before[i]
             if how is None or not how.can(obj) or (type(then) is bytes and not how.heavy):
                 raise CodecError(f"a {type(obj).__name__} in it was changed in place, which can't be done again")
-            found[i] = _content(how, obj, then, holds)
+            found[i] = self._roots.apart(_content(how, obj, then, holds))
         for i in self._restored.get(name, set()) - found.keys():
             obj = note.walk.found[i]
             how = way(type(obj))
             assert how is not None, f"{type(obj)} had a way to be changed when it was restored"
-            found[i] = how.content(obj)
+            found[i] = self._roots.apart(how.content(obj))
         yield from sorted(found.items())
 
     def _leave_out(self, name: str, why: str) -> None:
@@ -144,7 +144,8 @@ class Variables:
         self._left_out.add(name)
         if (self._notes[name].value if name in self._notes else self._locals.get(name)) is ABSENT:
             return  # made by the turns: what uses it after a loop that was skipped fails, as without its value it should
-        warn(f"loop {self._loop}: {name} is not restored when the loop is resumed: {why}. {_REMEDY}")
+        what = f"local variable `{name}`" if name in self._locals else name
+        warn(f"loop {self._loop}: {what} is not restored when the loop is resumed: {why}. {_REMEDY}")
 
     def _changed_locals(self, frame: FrameType) -> dict[str, Any]:
         now, found = frame.f_locals, dict[str, Any]()
