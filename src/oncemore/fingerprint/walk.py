@@ -589,7 +589,8 @@ class Walk:
     def _whole(self, space: Space) -> None:
         """A module that is handed on as such: any of its names may be read, and its own modules'."""
         read = [name for name in ("__doc__", "__annotations__") if name in space and self._reads(name)]
-        read += ["__getattr__"] if "__getattr__" in space else []
+        if "__getattr__" in space:
+            self.visit(space, "__getattr__")
         for name in [*read, *(name for name in list(space) if not name.startswith("__"))]:
             value = space[name]
             new = (id(space), name) not in self._places
