@@ -21,7 +21,7 @@ from .codec import Decoded
 from .current import current_run, run_here
 from .durations import seconds
 from .errors import CodecError, FingerprintError, IntegrityError, OutputMissing, StoreError, UsageError, log, warn
-from .fingerprint import Arguments, Behaviour, Identity
+from .fingerprint import Arguments, Behaviour, CallIdentity, Identity
 from .flight import Blocking, Lease, Path, acquire, drive, drive_async
 from .looking import called_plainly
 from .nodes import ASKED, GONE, LEFT_OUT, NEW, Kept, Node, inside, steps_around
@@ -427,6 +427,9 @@ class Definition:
         assert found.entry is not None
         why = found.why or self._compared(call).text
         said = f"its checkpoint does not count any more: {why}" if why != NEW else "it has no checkpoint any more"
+        was, now = CallIdentity.from_json(found.entry.meta["identity"]), call.node.identity
+        if now is not None and now.digest != was.digest:
+            said = f"it was recorded as {was.step}({', '.join(was.values)}), before the step was edited"
         performed = f"step {self.name} was performed on {intents.at(found.entry)} and is not performed again ({said})"
         if self.name in call.run.performed:
             log("run %s: %s", call.run.id, performed)

@@ -72,6 +72,22 @@ def identify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Identify:
 # --- edits that change what a step does -----------------------------------------------------------------------------
 
 COUNTS = {
+    "what the module makes up for a name that it does not have": """
+        import sys
+
+        def __getattr__(name):
+            return <<1|2>>
+
+        def step():
+            return getattr(sys.modules[__name__], "limit")
+    """,
+    "a value that was put among the builtins": """
+        import builtins
+        builtins.LIMIT = <<1|2>>
+
+        def step():
+            return LIMIT
+    """,
     "a subclass found by __subclasses__": """
         class Base:
             def run(self): return 0

@@ -86,6 +86,15 @@ def test_a_call_with_the_same_meaning_is_the_same_call(was: str, now: str, call:
     once(lambda run: call(make(was)), lambda run: call(make(now)))
 
 
+def test_that_an_edited_call_is_not_performed_again_says_as_what_it_was_recorded() -> None:
+    old, new = make("invoice, amount"), make("bill, amount")
+    scope(lambda run: old("a", 5))
+    with pytest.warns(
+        CheckpointWarning, match=r"it was recorded as pay\(invoice, amount\), before the step was edited"
+    ):
+        scope(lambda run: new("a", 5))
+
+
 def test_a_default_that_is_now_spelled_out_is_the_same_call() -> None:
     old, new = make("invoice, currency='EUR'"), make("invoice, currency='USD'")
     once(lambda run: old("a"), lambda run: new("a", "EUR"))

@@ -315,6 +315,7 @@ REFUSED = frozenset(
         "concurrent.futures._base": "Future",
         "multiprocessing.process": "BaseProcess",
         "multiprocessing.queues": "Queue SimpleQueue",
+        "multiprocessing.managers": "BaseManager BaseProxy",
         "asyncio.queues": "Queue",
         "contextlib": "_GeneratorContextManagerBase ExitStack AsyncExitStack",
         "_io": "_IOBase",
@@ -339,7 +340,7 @@ REFUSED = frozenset(
 def is_refused(kind: type) -> bool:
     """Whether values of this type are places in a process."""
     names = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
-    return next((name in REFUSED for name in names if name in REFUSED or name in CONTENT), False)
+    return next((name in REFUSED for name in names if name in REFUSED or name in CONTENT or name in WHOLE), False)
 
 
 # --- values ---------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import FingerprintError, UsageError
 from ..modules import is_project_module, module_of, of_class
 from . import arrays, kinds, tables
+from . import held as held  # it adds to the kinds
 from .inert import category
 from .kinds import Describe, Parts, attributes, home, layout_of, name_of, refuse
 

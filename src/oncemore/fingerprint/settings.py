@@ -18,12 +18,22 @@ from .values import identity, plain_digest
 
 
 class Library(NamedTuple):
-    """How the settings of one library are looked at: `now` and `defaults` of the loaded module, by name."""
+    """How the settings of one library are looked at: `now` and `defaults` of the loaded module, by name.
 
+    `values` are those of `now` without their names: each call of a step compares them with the last ones.
+    """
+
+    values: Callable[[Any], list[Any]]
     now: Callable[[Any], dict[str, Any]]
     defaults: Callable[[Any], Mapping[str, Any]]
     put: Callable[[Any, dict[str, Any]], object]
     displays: Callable[[str], bool] = lambda name: False
+
+
+def _decimal_values(module: Any) -> list[Any]:
+    context = module.getcontext()
+    found = [context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp]
+    return [*found, *context.traps.values()]
 
 
 def _decimal_now(module: Any) -> dict[str, Any]:
@@ -76,6 +86,16 @@ def _flat(options: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]
             yield before + name, value
 
 
+def _leaves(options: dict[str, Any]) -> list[Any]:
+    found: list[Any] = []
+    for value in options.values():
+        if type(value) is dict:
+            found += _leaves(value)
+        else:
+            found.append(value)
+    return found
+
+
 def _pandas_defaults(module: Any) -> dict[str, Any]:
     known = module._config.config._registered_options
     return {name: option.defval for name, option in known.items()}
@@ -93,20 +113,25 @@ def _matplotlib_now(module: Any) -> dict[str, Any]:
 
 
 LIBRARIES = {
-    "decimal": Library(_decimal_now, lambda module: _decimal_settings(module.DefaultContext), _put_decimal),
+    "decimal": Library(
+        _decimal_values, _decimal_now, lambda module: _decimal_settings(module.DefaultContext), _put_decimal
+    ),
     "numpy": Library(
+        lambda module: [*module.geterr().values(), *module.get_printoptions().values()],
         lambda module: {**module.geterr(), **module.get_printoptions()},
         lambda module: {**_PRINTING, **_ERRORS},
         _put_numpy,
         lambda name: name not in _ERRORS,
     ),
     "pandas": Library(
+        lambda module: _leaves(module.options.d),
         lambda module: dict(_flat(module.options.d)),
         _pandas_defaults,
         _put_pandas,
         lambda name: name.startswith(("display.", "styler.", "plotting.")),
     ),
     "matplotlib": Library(
+        lambda module: list(dict.values(module.rcParams)),
         _matplotlib_now,
         lambda module: dict(dict.items(module.rcParamsOrig)),
         lambda module, settings: module.rcParams.update(settings),
@@ -127,11 +152,10 @@ def changed(library: str) -> dict[str, Any]:
         return {}
     how = LIBRARIES[library]
     try:
-        now = how.now(module)
-        values, known = list(now.values()), _last.get(library)
+        values, known = how.values(module), _last.get(library)
         if known is not None and known[0] == values:
             return known[1]
-        defaults = how.defaults(module)
+        now, defaults = how.now(module), how.defaults(module)
         found = {name: value for name, value in now.items() if name in defaults and defaults[name] != value}
     except Exception:  # a version of the library that keeps them elsewhere, or a value that cannot be compared
         return {}

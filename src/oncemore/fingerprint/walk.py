@@ -43,6 +43,9 @@ Space = dict[str, Any]
 Unit = FunctionType | type
 
 _builtin_names: Space = builtins.__dict__
+_PYTHONS_OWN = frozenset(
+    ["None", "True", "False", "Ellipsis", "NotImplemented", "_", *vars(ModuleType("any")), "__debug__"]
+)
 _MODULE_NAMES = {*vars(ModuleType("any")), "__builtins__", "__cached__", "__file__", "__path__"} - {"__doc__"}
 
 # What code can read besides what things do; told by names in the code, or by functions of libraries that it uses.
@@ -487,7 +490,8 @@ class Walk:
         if value is ABSENT and (maybe or name in _builtin_names):
             self.watch.absence(space, name)
             value = _builtin_names.get(name)
-            if isinstance(value, FunctionType) and units.is_project_unit(value):
+            ours = isinstance(value, FunctionType) and units.is_project_unit(value)
+            if ours or not (callable(value) or name in _PYTHONS_OWN):
                 self.visit(_builtin_names, name)
             return
         self.visit(space, name)
@@ -589,6 +593,8 @@ class Walk:
     def _whole(self, space: Space) -> None:
         """A module that is handed on as such: any of its names may be read, and its own modules'."""
         read = [name for name in ("__doc__", "__annotations__") if name in space and self._reads(name)]
+        if "__getattr__" in space:
+            self.visit(space, "__getattr__")
         for name in [*read, *(name for name in list(space) if not name.startswith("__"))]:
             value = space[name]
             new = (id(space), name) not in self._places

@@ -17,7 +17,9 @@ from operator import eq, is_
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
+from ..errors import CodecError
 from ..file import File, FileChange
+from ..fingerprint.held import is_mock, memory_of, position
 from ..fingerprint.inert import category, once_per_type
 from ..fingerprint.kinds import ATTRS_HASH, counter_at, is_refused, layout_of
 from ..fingerprint.objects import is_its_attributes
@@ -225,7 +227,7 @@ def role(kind: type) -> Role | None:
 @once_per_type
 def way(kind: type) -> Way | None:
     """How objects of this type are changed in place; None if that is not known."""
-    if is_refused(kind):
+    if is_refused(kind) or is_mock(kind):
         return None  # a figure or a connection leads to half of its library
     found = _WAYS.get(kind) or _library_way(kind)
     if found is not None:
@@ -256,6 +258,9 @@ def through(kind: type) -> Callable[[Any], Iterable[Any]] | None:
         return lambda obj: (obj.__self__,)
     if kind is partial:
         return lambda obj: (obj.func, obj.args, obj.keywords)
+    shared = loaded("multiprocessing.sharedctypes")
+    if shared is not None and issubclass(kind, shared.SynchronizedBase):
+        return lambda obj: (obj.get_obj(),)
     if category(kind) == "display":
         return lambda obj: (getattr(obj, "iterable", None),)
     return None
@@ -654,7 +659,44 @@ def _assign_bits_state(bits: Any, content: tuple[Any, Any]) -> None:
         bits.state = state
 
 
+# -- content that lies elsewhere, see fingerprint/held.py
+
+
+def _advance(obj: Any, content: tuple[int, int]) -> None:
+    now = position(obj)
+    ahead = None if now is None else (content[0] - now[0]) // content[1]
+    if ahead is None or ahead < 0:
+        raise CodecError(f"{obj!r} is to go on at {content[0]}, and cannot go back")
+    next(itertools.islice(obj, ahead, ahead), None)
+
+
+def _assign_memory(obj: Any, content: bytes) -> None:
+    ctypes: Any = loaded("ctypes")
+    ctypes.memmove(ctypes.addressof(obj), content, len(content))
+
+
+def _assign_managed(obj: Any, content: dict[Any, Any]) -> None:
+    obj.clear()
+    obj.update(content)
+
+
+def _elsewhere_way(kind: type) -> Way | None:
+    ctypes, managers = loaded("_ctypes"), loaded("multiprocessing.managers")
+    if ctypes is not None and issubclass(kind, (ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)):
+        return Way(_nothing, memory_of, _assign_memory, heavy=True, possible=lambda obj: memory_of(obj) is not None)
+    if managers is not None and issubclass(kind, managers.DictProxy):
+        return Way(_nothing, lambda obj: obj.copy(), _assign_managed, heavy=True)
+    if managers is not None and issubclass(kind, managers.ListProxy):
+        return Way(_nothing, lambda obj: obj[:], lambda obj, found: obj.__setitem__(slice(None), found), heavy=True)
+    return None
+
+
 def _library_way(kind: type) -> Way | None:
+    if kind is itertools.count:
+        return Way(_nothing, position, _advance, heavy=True)
+    held = _elsewhere_way(kind)
+    if held is not None:
+        return held
     numpy, pandas, polars, torch = (loaded(name) for name in ("numpy", "pandas", "polars", "torch"))
     if issubclass(kind, random.Random):
         return _generator_way(lambda obj: obj.getstate(), lambda obj, state: obj.setstate(state))
