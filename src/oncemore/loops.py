@@ -157,7 +157,7 @@ def _spread(this: _Calls) -> Results:
 
     if this.concurrency == 1:  # in this thread: each reads what the one before it has changed, as in a plain loop
         with this.progress as advance:
-            return Results([one(i, partial(this.step, item)) for i, item in enumerate(items)])
+            return Results(this.one(i, partial(this.step, item), advance) for i, item in enumerate(items))
     with this.beside, this.progress as advance, ThreadPoolExecutor(this.concurrency, "oncemore") as pool:
         looked = [] if ahead is None else spread(look, ((item,) for item in items))
         found = this.skip([each.result() for each in looked], advance)

@@ -18,17 +18,8 @@ pytest.importorskip("pandas")
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(15))
 def test_a_script_that_is_killed_and_edited_ends_like_the_plain_script(number: int, tmp_path: Path) -> None:
-    end_alike(scripts.generate(number), number, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(5))
-def test_a_script_that_loops_and_is_killed_ends_like_the_plain_script(number: int, tmp_path: Path) -> None:
-    end_alike(scripts.generate(number, loops=True), number, tmp_path)
-
-
-def end_alike(script: scripts.Script, number: int, tmp_path: Path) -> None:
     told: list[str] = []
+    script = scripts.generate(number)
     try:
         scripts.check(script, tmp_path, told.append)
     except scripts.Differs as error:

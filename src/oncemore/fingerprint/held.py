@@ -5,7 +5,6 @@ They are known by name, as those in kinds.py. How they are changed is in surroun
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import Any
 
@@ -43,17 +42,6 @@ def _of_manager(proxy: Any) -> Parts:
         return refuse(proxy)
 
 
-def position(count: Any) -> tuple[int, int] | None:
-    """Where an `itertools.count` is, and its step; None if it counts anything but integers."""
-    found = re.fullmatch(r"count\((-?\d+)(?:, (-?\d+))?\)", repr(count))
-    return (int(found[1]), int(found[2] or 1)) if found else None
-
-
-def _count(value: Any) -> Parts:
-    found = position(value)
-    return refuse(value) if found is None else Parts("count", found)
-
-
 def is_mock(kind: type) -> bool:
     return any(f"{base.__module__}.{base.__qualname__}" == "unittest.mock.NonCallableMock" for base in kind.__mro__)
 
@@ -85,5 +73,4 @@ def _configured(mock: Any, seen: set[int]) -> list[Any] | None:
 WHOLE["multiprocessing.sharedctypes.SynchronizedBase"] = lambda v: Parts("shared", [type(v).__name__, v.get_obj()])
 WHOLE.update(dict.fromkeys([f"_ctypes.{name}" for name in ("_SimpleCData", "Array", "Structure", "Union")], _ctypes))
 WHOLE.update(dict.fromkeys([f"multiprocessing.managers.{name}Proxy" for name in ("Dict", "List")], _of_manager))
-WHOLE["itertools.count"] = _count
 WHOLE["unittest.mock.NonCallableMock"] = _mock

@@ -17,9 +17,8 @@ from operator import eq, is_
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
-from ..errors import CodecError
 from ..file import File, FileChange
-from ..fingerprint.held import is_mock, memory_of, position
+from ..fingerprint.held import is_mock, memory_of
 from ..fingerprint.inert import category, once_per_type
 from ..fingerprint.kinds import ATTRS_HASH, counter_at, is_refused, layout_of
 from ..fingerprint.objects import is_its_attributes
@@ -662,14 +661,6 @@ def _assign_bits_state(bits: Any, content: tuple[Any, Any]) -> None:
 # -- content that lies elsewhere, see fingerprint/held.py
 
 
-def _advance(obj: Any, content: tuple[int, int]) -> None:
-    now = position(obj)
-    ahead = None if now is None else (content[0] - now[0]) // content[1]
-    if ahead is None or ahead < 0:
-        raise CodecError(f"{obj!r} is to go on at {content[0]}, and cannot go back")
-    next(itertools.islice(obj, ahead, ahead), None)
-
-
 def _assign_memory(obj: Any, content: bytes) -> None:
     ctypes: Any = loaded("ctypes")
     ctypes.memmove(ctypes.addressof(obj), content, len(content))
@@ -692,8 +683,6 @@ def _elsewhere_way(kind: type) -> Way | None:
 
 
 def _library_way(kind: type) -> Way | None:
-    if kind is itertools.count:
-        return Way(_nothing, position, _advance, heavy=True)
     held = _elsewhere_way(kind)
     if held is not None:
         return held
