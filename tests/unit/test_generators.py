@@ -452,3 +452,20 @@ def test_a_global_that_it_binds_anew_between_items_is_followed_when_it_is_replay
     ended = "[1, 2] [['new', 2], ['new', 2]] True"
     assert script(source).lines == ["RAN", ended]
     assert script(source).lines == [ended]
+
+
+def test_another_seed_counts_for_one_that_draws_after_its_first_item(ran: Ran) -> None:
+    @checkpointed
+    def draws() -> Iterator[float]:
+        print("ran")
+        yield 0
+        yield random.random()
+
+    found = []
+    for seed in (1, 1, 2):
+        random.seed(seed)
+        with checkpoint_scope("run"):
+            found.append([*draws(), random.random()])
+    expected = [random.Random(seed) for seed in (1, 1, 2)]
+    assert found == [[0, each.random(), each.random()] for each in expected]
+    assert ran() == ["ran", "ran"]

@@ -29,6 +29,8 @@ class Generators(Surrounding):
         note, member = states(), moment.member
         if member is not None and not member.group.generators:
             member.group.generators = note
+        if moment.first:
+            moment.begun = note
         return note
 
     def after(self, moment: Moment, note: dict[str, Any]) -> dict[str, Any] | None:
@@ -45,8 +47,9 @@ class Generators(Surrounding):
                 [then] = epochs.first([(f"random:{name}", state_digest(first[name]))], busy=True)
                 moment.reads[f"random:{_BESIDE}{name}"] = then.hex()
             found[_BESIDE] = ended
-        elif moment.first:
-            moment.reads.update({f"random:{name}": state_digest(note[name]).hex() for name in found if name in note})
+        else:  # also where a generator function draws after its first items: it is looked up before them
+            begun = {f"random:{name}": moment.begun[name] for name in found if name in moment.begun}
+            moment.reads.update({read: state_digest(state).hex() for read, state in begun.items()})
         epochs.leave((f"random:{name}", state_digest(now[name])) for name in found if name != _BESIDE)
         return found
 
