@@ -286,20 +286,21 @@ def test_a_step_that_draws_nothing_has_no_effect_and_changes_nothing() -> None:
 
 
 def test_a_figure_that_cannot_be_pickled_is_told() -> None:
-    import threading
-
     plt.plot([1])
 
     @checkpointed
     def new() -> None:
-        plt.figure().lock = threading.Lock()
+        plt.figure().rows = iter([1])
 
     @checkpointed
     def old() -> None:
-        plt.plot([2])[0].lock = threading.Lock()
+        plt.plot([2])[0].rows = iter([1])
 
     for step in (old, new):
-        with pytest.warns(CheckpointWarning, match="which cannot be pickled") as told, checkpoint_scope("told"):
+        with (
+            pytest.warns(CheckpointWarning, match="cannot be pickled|is an iterator") as told,
+            checkpoint_scope("told"),
+        ):
             step()
         assert len(told) == 1
 

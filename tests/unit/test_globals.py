@@ -379,7 +379,7 @@ def test_a_step_that_failed_is_tried_again_with_the_globals_as_they_are(script: 
 
 
 @pytest.mark.parametrize(
-    "made", ["itertools.count()", "itertools.cycle('abc')", "iter([1, 2, 3, 4])", "(x for x in range(9))", "Queue()"]
+    "made", ["itertools.count(0.5)", "itertools.cycle('abc')", "iter([1, 2, 3, 4])", "(x for x in range(9))", "Queue()"]
 )
 def test_what_is_used_up_unseen_is_told_and_never_skipped(script: Script, made: str) -> None:
     take = "ITEMS.get_nowait()" if made == "Queue()" else "next(ITEMS)"
