@@ -28,7 +28,6 @@ from .nodes import ASKED, GONE, LEFT_OUT, NEW, Kept, Node, inside, steps_around
 from .reasons import Explanation, Facts, Reason, compare
 from .records import Reference
 from .runs import Run
-from .same_call import defined
 from .shelf import Lookup, Shelf
 from .stores import Bytes
 from .surroundings import Moment, Scene, careful, depend, digest_of, inputs, obstacles, repeated, restore
@@ -85,6 +84,7 @@ class Call:
         assert self.beside is not None
         node, self.beside = self.beside, None
         node.call, node.identity, node.doubt = self.node.call, self.node.identity, self.node.doubt
+        node.variants = self.node.variants
         self.node = node
 
     @property
@@ -139,8 +139,6 @@ class Definition:
             self._follow = drive_async
         elif self.yields:
             self._follow = generators.drive if inspect.isgeneratorfunction(function) else generators.drive_async
-        if self.once:
-            defined(self.identity.naming)
         if self.once and self.yields:
             raise UsageError(f"step {self.name}: effect='once' is for steps that return, not for generators")
 
@@ -334,7 +332,8 @@ class Definition:
         node = shelf.node(self.name, arguments.digest, behaviour.digest)
         call = Call(run, shelf, node, args, kwargs, arguments, behaviour)
         if self.once:
-            node.identity = self.identity.name_call(arguments, behaviour)
+            node.identity = self.identity.name_call(arguments, behaviour, run.variants.closure_of(self.identity.naming))
+            node.variants = run.variants
             node.call = node.identity.digest
         if behaviour.data:
             busy = busy or group.entered != entered  # then a step may be changing the data, or may have meanwhile
@@ -569,7 +568,8 @@ class Definition:
     def facts(self, call: Call) -> Facts:
         """What the call depends on, as far as that is known before it runs."""
         behaviour = call.behaviour
-        call.node.name = functools.partial(self.identity.key_of, call.arguments)
+        closure = call.run.variants.closure_of(self.identity.naming)
+        call.node.name = functools.partial(self.identity.key_of, call.arguments, closure)
         return Facts(call.arguments.parts, behaviour.parts, behaviour.packages, behaviour.data_parts)
 
     def kept(self, value: Any, effects: dict[str, Any], moment: Moment, facts: Facts) -> Kept:

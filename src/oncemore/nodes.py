@@ -16,6 +16,7 @@ from .beside import Group
 from .codec import Encoded, Naming
 from .current import Around
 from .fingerprint import CallIdentity, Part
+from .fingerprint.calls import Variants
 from .records import in_key
 from .stores import Bytes, Hold
 
@@ -71,7 +72,7 @@ class Node:
 
     __slots__ = (
         *("__weakref__", "arguments", "call", "code", "doubt", "group", "home", "identity", "key", "name", "owner"),
-        *("step", "thread"),
+        *("step", "thread", "variants"),
     )
 
     def __init__(self, home: str, owner: str, step: str, arguments: str, code: str) -> None:
@@ -81,6 +82,7 @@ class Node:
         self.name: Callable[[], str] | None = None
         self.identity: CallIdentity | None = None
         self.doubt: Mapping[str, str] | None = None
+        self.variants: Variants | None = None
         self.group: Group | None = None  # the steps that are computed under it
         self.thread = 0  # in which it is computed
 

@@ -19,6 +19,7 @@ from . import current, events, intents, records
 from .beside import Epochs, Group
 from .errors import CodecError, FingerprintError, HoldLost, StoreError, UsageError, log, logger, warn
 from .events import Event
+from .fingerprint.calls import Variants
 from .fingerprint.values import digest
 from .loops import Every, OnError, Results, loop, map_items
 from .nodes import Kept, Node, counters_of, group_of
@@ -140,6 +141,7 @@ class Run(Past):
         self.passed: set[str] = set()  # the entries of nodes that ran or were reused in this scope
         self.applied: set[str] = set()  # entries whose effects this scope has seen; empty again when it is put back
         self.performed: set[str] = set()  # effect="once" steps of which was said that they are not performed again
+        self.variants = Variants()
         self.calls: dict[str, Ordinals] = {}  # of steps that count every call, as long as only this process makes some
         self.spread = False  # other processes take part, or may: numbers for identical calls are taken from the store
         self.loops: dict[str, Any] = {}  # those begun in this scope, with what they know of the state; None: completed

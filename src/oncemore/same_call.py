@@ -11,29 +11,21 @@ import ast
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
 from .codec import Decoded
-from .fingerprint import CallIdentity, CallNaming
-from .fingerprint.calls import WHOLE_KEY
+from .fingerprint import CallIdentity
+from .fingerprint.calls import WHOLE_KEY, steps_made
 from .modules import canonical_name
 from .nodes import Node
 
 SAME_AS, CLEARED = "the same", "another"  # what the user has said of a call that may be an earlier one
 
 _EQUAL, _SAME, _MAYBE, _OTHER = range(4)
-_defined: dict[tuple[str, str], list[Mapping[str, str]]] = {}  # the steps of this process, each with its closures
-
-
-def defined(step: CallNaming) -> None:
-    """A step with effect="once" was made."""
-    closures = _defined.setdefault((step.file, step.step), [])
-    if step.closure not in closures:
-        closures.append(step.closure)
 
 
 @dataclass(frozen=True)
@@ -80,7 +72,7 @@ def recognise(exact: Decoded | None, node: Node, known: Callable[[], Records]) -
             node.identity = was
         if was.values == now.values or exact.meta.get("settled") != "completed":
             return
-    relation, found = _nearest(now, known())
+    relation, found = _nearest(now, known(), node.variants.called(now) if node.variants else ())
     if found is None or (exact is not None and relation != _EQUAL):
         return
     if relation == _MAYBE:
@@ -89,13 +81,13 @@ def recognise(exact: Decoded | None, node: Node, known: Callable[[], Records]) -
         node.call = found.meta["call"]
 
 
-def _nearest(now: CallIdentity, records: Records) -> tuple[int, Recorded | None]:
+def _nearest(now: CallIdentity, records: Records, called: Sequence[Mapping[str, str]]) -> tuple[int, Recorded | None]:
     """The recorded call that is most like this one, the latest of several; None if all are others."""
     least, nearest = _OTHER, records.calls.get(now.digest)  # under another key, if it was performed again when edited
     if nearest is not None and nearest.identity.values == now.values:
         return _EQUAL, nearest
     for kind, alike in records.alike.items():
-        of_step = _OTHER if kind == _kind(now) else _relation_of_steps(alike[0].identity, now, records)
+        of_step = _OTHER if kind == _kind(now) else _relation_of_steps(alike[0].identity, now, records, called)
         for each in alike if of_step < _OTHER else ():
             relation = max(of_step, _relation_of_values(each.identity, now))
             if relation < _OTHER and relation <= least:
@@ -103,11 +95,13 @@ def _nearest(now: CallIdentity, records: Records) -> tuple[int, Recorded | None]
     return least, nearest if least < _OTHER else None
 
 
-def _relation_of_steps(was: CallIdentity, now: CallIdentity, records: Records) -> int:
+def _relation_of_steps(
+    was: CallIdentity, now: CallIdentity, records: Records, called: Sequence[Mapping[str, str]]
+) -> int:
     if was.step == now.step and (was.module == now.module or was.file == now.file):
-        if all(was.closure[name] == now.closure[name] for name in was.closure.keys() & now.closure.keys()):
+        if was.closure == now.closure:
             return _EQUAL
-        return _OTHER if was.closure in _defined.get((now.file, now.step), ()) else _MAYBE
+        return _OTHER if not was.closure or was.closure in called else _MAYBE
     if was.title in now.apart or was.title in records.apart.get(now.title, ()) or not _is_gone(was.file, was.step):
         return _OTHER
     if min(records.times.get(now.title, [sys.float_info.max])) < max(records.times[was.title]):
@@ -181,7 +175,7 @@ def _text(shown: Any) -> str:
 
 def _is_gone(module: str, step: str) -> bool:
     """Whether a step is neither made in this process nor written in the file of its module."""
-    if (module, step) in _defined:
+    if (module, step) in steps_made:
         return False
     path = _file_of(module)
     return path is None or _words(path).isdisjoint([step, step.rpartition(".")[2]])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import textwrap
+from typing import Any
 
 import pytest
 
+from oncemore.fingerprint.values import digest
 from tests.processes import Script
 from tests.unit.again import skipped_alike
 
@@ -293,6 +296,35 @@ def test_a_client_that_a_class_makes_when_it_needs_one_does_not_count(script: Sc
     body = f"if cls._client is None: cls._client = {CONNECT}\n            return cls._client"
     source = LAZY.replace("INIT", "_client = None").replace("ASKED", "@classmethod").replace("CLS", "cls")
     skipped_alike(script, source.replace("BODY", body))
+
+
+class Link:
+    """Makes the next one when it is needed."""
+
+    def __init__(self) -> None:
+        self._next: Any = None
+
+    def next(self) -> Any:
+        if self._next is None:
+            self._next = Link()
+        return self._next
+
+
+def test_a_long_chain_of_what_objects_made_when_they_needed_it_has_an_identity() -> None:
+    def chain(length: int, last: Any) -> Link:
+        first = link = Link()
+        for _ in range(length):
+            link = link.next()
+        link._next = last
+        return first
+
+    assert digest(chain(60, None)) == digest(chain(60, None)) != digest(chain(59, None))  # 2**60 looks would not end
+
+
+def test_what_an_object_made_may_lead_back_to_it() -> None:
+    link = Link()
+    link._next = logging.PlaceHolder(link)  # type: ignore[arg-type]
+    assert digest(link) == digest(link)
 
 
 def test_a_client_that_an_object_was_given_still_counts(script: Script) -> None:

@@ -394,11 +394,43 @@ def test_a_step_made_with_another_value_is_asked_about(script: Script) -> None:
             print([sender(url)(1) for url in ("a", "b")])
     """
     assert script(source).lines == ["SENT a", "SENT b", "['a', 'b']"]
-    edited = script(source.replace('("a", "b")', '("a2", "b")'), expect=1)
+    edited = script(source.replace('("a", "b")', '("a", "b2")'), expect=1)
     assert "UnknownOutcome" in edited.err
     assert edited.lines == []
     more = script(source.replace('("a", "b")', '("a", "b", "c")'))
     assert more.lines == ["SENT c", "['a', 'b', 'c']"]
+
+
+def test_a_cell_that_makes_the_step_anew_does_not_perform_it_again() -> None:
+    assert scope(lambda run: sender("a")(1)).value == "a"
+    with pytest.warns(CheckpointWarning, match="is not performed again"):
+        assert scope(lambda run: sender("b")(1)).value == "a"
+    assert PERFORMED == ["a"]
+
+
+def test_what_the_only_step_was_made_with_may_be_another_in_every_process(script: Script) -> None:
+    source = """
+        import os
+        from oncemore import checkpoint_scope, checkpointed, idempotency_key
+
+        def main(process):
+            @checkpointed(effect="once")
+            def send(n):
+                print("SENT", n)
+                return [process, idempotency_key()]
+
+            @checkpointed
+            def key(n):
+                return process and idempotency_key()
+
+            with checkpoint_scope("run"):
+                print(send(1)[1], key(1))
+
+        main(os.getpid())
+    """
+    first, second = script(source), script(source)
+    assert second.lines == first.lines[1:]
+    assert "is not performed again" in second.err
 
 
 # -- asking

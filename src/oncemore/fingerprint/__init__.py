@@ -17,8 +17,7 @@ from .inputs import file_identity
 from .shown import Part, part_of, short
 from .values import SCALARS, Digests, digest, is_flat, plain_digest, register_identity
 
-__all__ = ["Arguments", "Behaviour", "CallIdentity", "CallNaming", "Fingerprint", "Identity", "Part", "code_of"]
-__all__ += ["register_identity"]
+__all__ = ["Arguments", "Behaviour", "CallIdentity", "Fingerprint", "Identity", "Part", "code_of", "register_identity"]
 
 DATA = "~"  # between the digest of code and that of the data that it reads
 
@@ -157,19 +156,19 @@ class Identity:
             return Arguments(self, bound, (self._whole_key(*args, **kwargs),))
         return Arguments(self, bound, tuple(bound[i] if key is None else key(bound[i]) for i, _, key in self._counted))
 
-    def name_call(self, arguments: Arguments, behaviour: Behaviour) -> CallIdentity:
+    def name_call(self, arguments: Arguments, behaviour: Behaviour, closure: Mapping[str, str]) -> CallIdentity:
         """Which call it is, whatever the code. To be asked for before the function can change its arguments."""
         if self._whole_key is not None:
             counted = {WHOLE_KEY: arguments.counted[0]}
         else:
             counted = {name: value for (_, name, _), value in zip(self._counted, arguments.counted)}
         own = behaviour.parts.get("code")
-        return self.naming.name(arguments.bound, counted, arguments.ordinal, own.digest if own else "")
+        return self.naming.name(arguments.bound, counted, arguments.ordinal, own.digest if own else "", closure)
 
-    def key_of(self, arguments: Arguments) -> str:
+    def key_of(self, arguments: Arguments, closure: Mapping[str, str]) -> str:
         """What the key that a step hands to an API is made of; as `name_call`, for steps that are no effects."""
         digests = {name: part.digest for name, part in arguments.parts.items()}
-        return self.naming.key(arguments.bound, digests, arguments.ordinal)
+        return self.naming.key(arguments.bound, digests, arguments.ordinal, closure)
 
     def parts_of(self, arguments: Arguments) -> dict[str, Part]:
         """What the arguments' digest is made of."""

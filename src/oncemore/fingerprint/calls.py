@@ -17,6 +17,7 @@ from .code import by_name, met
 from .values import SCALARS, Digests, is_flat, plain_digest
 
 WHOLE_KEY = "key="  # in place of a parameter: one function identifies all arguments
+steps_made: set[tuple[str, str]] = set()  # in this process, by file and name
 INPUTS = "inputs="  # in place of a key function: the file's content counts
 
 
@@ -36,7 +37,9 @@ class CallIdentity:
     classes: Mapping[str, str]  # the code that those which are objects lead to
     keys: Mapping[str, str]  # how those are identified that do not count by their content
     ignored: tuple[str, ...]
-    closure: Mapping[str, str]  # plain data that the function was made with: one function may be made several times
+    closure: Mapping[
+        str, str
+    ]  # plain data that tells the step from others that the same code made before, see `CallNaming`
     ordinal: int
     signature: str  # of all this but the values
     apart: tuple[str, ...] = ()  # steps of which the user has said that this is another one
@@ -81,14 +84,24 @@ class CallNaming:
         self.module, self.file = _module_of(function)
         self.step, self._parameters, self._ignore, self._keys = step, parameters, ignore, keys
         self.closure = _closure(function)
+        steps_made.add((self.file, step))
 
-    def key(self, bound: tuple[Any, ...], digests: Mapping[str, str], ordinal: int | None) -> str:
+    def key(
+        self, bound: tuple[Any, ...], digests: Mapping[str, str], ordinal: int | None, closure: Mapping[str, str]
+    ) -> str:
         """The digest of a call whose arguments have these digests, by part: one that every step can afford."""
         left = {f"argument `{p.name}`" for p, value in zip(self._parameters, bound) if _is_default(value, p.default)}
         given = sorted((name, value) for name, value in digests.items() if name not in left)
-        return plain_digest((self.module, self.step, sorted(self.closure.items()), given, ordinal or 0), b"key").hex()
+        return plain_digest((self.module, self.step, sorted(closure.items()), given, ordinal or 0), b"key").hex()
 
-    def name(self, bound: tuple[Any, ...], counted: Mapping[str, Any], ordinal: int | None, code: str) -> CallIdentity:
+    def name(
+        self,
+        bound: tuple[Any, ...],
+        counted: Mapping[str, Any],
+        ordinal: int | None,
+        code: str,
+        closure: Mapping[str, str],
+    ) -> CallIdentity:
         """The identity of a call: `bound` are all parameters' values, `counted` what is hashed of those that count."""
         token = by_name.set(True)
         try:
@@ -132,10 +145,31 @@ class CallNaming:
             classes=classes,
             keys=keys,
             ignored=self._ignore,
-            closure=self.closure,
+            closure=closure,
             ordinal=ordinal or 0,
             signature=plain_digest(shape).hex(),
         )
+
+
+class Variants:
+    """Steps that one piece of code has made, with different plain values, and that were called in a scope.
+
+    The first of them is told by its name alone: what it was made with may be another in every process.
+    """
+
+    def __init__(self) -> None:
+        self._called: dict[tuple[str, str], list[Mapping[str, str]]] = {}
+
+    def closure_of(self, step: CallNaming) -> Mapping[str, str]:
+        """What tells the calls of a step from those of others with the same name."""
+        called = self._called.setdefault((step.file, step.step), [])
+        if step.closure not in called:
+            called.append(step.closure)
+        return {} if called[0] == step.closure else step.closure
+
+    def called(self, call: CallIdentity) -> list[Mapping[str, str]]:
+        """What those of the same name were made with."""
+        return self._called.get((call.file, call.step), [])
 
 
 def _module_of(function: Any) -> tuple[str, str]:

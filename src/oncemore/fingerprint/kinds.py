@@ -77,6 +77,11 @@ def home(module: object) -> str:
     return _MOVED.get(name, name)
 
 
+def has_no_identity(value: object) -> bool:
+    """Whether this is a library's client or the like. Replaced by values.py, which is built on what is here and can tell."""
+    return False
+
+
 class Layout(NamedTuple):
     """Where the objects of a class have their attributes."""
 
@@ -107,7 +112,7 @@ class Layout(NamedTuple):
 
         They count as what was there before: that is what a skipped step leaves.
         """
-        return {name: found[name] for name in self.lazy if found.get(name) is not None and _has_none(found[name])}
+        return {name: found[name] for name in self.lazy if name in found and has_no_identity(found[name])}
 
     def cached(self, value: object) -> dict[str, Any]:
         """The attributes that do not count, by name."""
@@ -142,13 +147,6 @@ def layout_of(kind: type) -> Layout:
         shadowed.update(space)
     lazy = made_when_needed(kind) if is_project_module(module_of(kind)) else {}
     return Layout(of_class(kind, "__dict__"), slots, frozenset(caches), lazy)
-
-
-def _has_none(value: object) -> bool:
-    """Whether the value has no stable identity."""
-    from .values import identity  # which is made of what is here
-
-    return identity(value) is None
 
 
 _OTHERS = ("__set__", "__delete__", "__call__")  # of descriptors that are more than that

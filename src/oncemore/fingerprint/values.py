@@ -15,6 +15,7 @@ import gc
 import io
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from blake3 import blake3
 
 from ..errors import FingerprintError
 from ..modules import is_project_module
+from . import kinds
 from .cycles import colours
 from .kinds import Parts, name_of
 from .objects import describe, register_identity
@@ -355,6 +357,26 @@ def _is_of_library(value: object) -> bool:
     """Whether this is an object of a class that is neither the project's nor one of Python's containers."""
     module = str(type(value).__module__)
     return module not in _OPEN_MODULES and not is_project_module(module)
+
+
+_VALUES = frozenset(["numpy", "pandas", "polars", "pyarrow", "torch"])  # whose objects have contents, and may be large
+_asked: set[tuple[int, int]] = set()  # by thread: what is being looked at
+
+
+def _has_no_identity(value: object) -> bool:
+    if type(value) in SCALARS or not _is_of_library(value) or type(value).__module__.partition(".")[0] in _VALUES:
+        return False
+    asked = threading.get_ident(), id(value)
+    if asked in _asked:  # it leads back to the object that holds it
+        return False
+    _asked.add(asked)
+    try:
+        return identity(value) is None
+    finally:
+        _asked.discard(asked)
+
+
+kinds.has_no_identity = _has_no_identity
 
 
 def _known_digests(node: _Node) -> dict[int, bytes]:
