@@ -151,7 +151,9 @@ class Definition:
             found = _NOTHING
             while True:
                 if not fresh:
-                    stored = run.resumed or self.share or call.shelf.past  # else there is only what this process wrote
+                    stored = (
+                        run.resumed or self.share or call.shelf.has_aliases
+                    )  # else there is only what this process wrote
                     if stored and self._follow is drive_async and not call.shelf.at_hand(call.node):
                         yield from call.shelf.fetch(call.node)
                     if call.shelf.at_hand(call.node):

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from .blobs import release, used
+from .blobs import listed, listing_key, release
 from .codec import Decoded, seal, unseal
 from .errors import IntegrityError, UnknownOutcome, UsageError
 from .nodes import Node
-from .records import home_of
 from .shelf import Shelf
 from .stores import Bytes
 
@@ -104,8 +103,9 @@ def forget(shelf: Shelf, node: Node) -> bool:
             return False
     except IntegrityError:
         pass
-    shelf.remove(node.intent)
-    release(shelf.store, used(shelf.store, home_of(node.intent), node.intent))
+    blobs = listed(shelf.store, node.intent)
+    shelf.remove(node.intent, listing_key(node.intent))
+    release(shelf.store, blobs)
     return True
 
 
