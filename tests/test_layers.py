@@ -24,7 +24,7 @@ ORDER: list[set[str]] = [
     {"surroundings"},
     {"records"},
     {"nodes"},
-    {"earlier"},
+    {"timeline"},
     {"shelf"},
     {"reasons"},
     {"checkpoints"},

@@ -18,15 +18,17 @@ from typing import Any, BinaryIO
 from blake3 import blake3
 
 from . import records
-from .blobs import used
-from .checkpoints import fold
+from .blobs import BLOBS, listing_key
 from .codec import Decoded, seal, unseal, unsigned
 from .errors import IntegrityError, UsageError
-from .nodes import intents_of
-from .records import parse, record_key, sealed_as
-from .reshape import ever, owners
+from .events import SnapshotSaved, StepCompleted
+from .fingerprint import code_of
+from .nodes import intents_of, state_of
+from .records import RUNS, closed, parse, record_key, sealed_as, stamp
+from .reshape import targets
 from .secret import secret
 from .stores import Bytes, Frames, Hold, Store
+from .timeline import timeline
 
 FORMAT = "oncemore archive 1"
 _SIGNED_AS = "archive/manifest"
@@ -58,6 +60,19 @@ def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
                 seen.add(key)
                 yield key, data
 
+    def entry(key: str) -> Iterator[tuple[str, Bytes]]:
+        """A checkpoint with its items and the contents of its files, if it is there and sound."""
+        try:
+            data = store.get(key) if key not in seen else None
+            meta = {} if data is None else Decoded(data, key=key, secret=secret()).meta
+        except IntegrityError:
+            return
+        if data is not None:
+            seen.add(key)
+            yield key, data
+            for prefix in (*([meta["items"]] if "items" in meta else ()), listing_key(key), *meta.get("blobs", ())):
+                yield from each(prefix)
+
     once: dict[tuple[str, str], list[str]] = {}  # what shared steps with effect="once" have done, by step and arguments
     for key, data in store.scan(intents_of("shared")):
         if data is not None:
@@ -65,29 +80,31 @@ def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
             once.setdefault((meta["step"], meta["given"]), []).append(key)
     for run_id in runs:
         record = records.read(store, run_id)
-        for owner in sorted(owners(record)):
-            yield from each(f"node/{owner}")
-            yield from each(f"event/{owner}/")
-            yield from each(f"need/{owner}/{record.uid}")
-        every = ever(record)  # a rollback can be undone there, too
-        needs = [used(store, g.home) for g in every.generations]
-        for checkpoint in fold(store, run_id, every, superseded=True):
-            entry = checkpoint.entry
-            if entry.startswith("shared/"):
-                for part in _shared_parts(store, entry):
-                    yield from each(part)
-                needs.append(used(store, "shared/", entry))
-                for intent in once.get((checkpoint.step or "", _arguments(entry)), ()):
-                    yield from each(intent)
-                    needs.append(used(store, records.home_of(intent), intent))
-            if entry:
-                yield from each(f"code/{entry.rpartition('.')[2].partition('@')[0]}")
-        for blob, marks in (each_use for uses in needs for each_use in uses):
-            for needed_key in (blob, *marks):
-                yield from each(needed_key)
-        for g in every.generations:
-            if g.log != record.log:
-                yield from each(records.needed(g.home))
+        own = (record.prefix, *record.undo)  # a rollback can be undone there, too
+        for prefix in own:
+            for key, _ in store.scan(prefix, most=0):
+                yield from entry(key)
+        for prefix, keys in targets(store, own).items():
+            yield from each(closed(prefix))
+            for key in sorted(keys):
+                yield from entry(key)
+        for uid in (*record.forebears, record.uid):
+            yield from each(f"event/{uid}/")
+            yield from each(f"{state_of(uid)}opening")
+        for key, _ in store.scan(intents_of(record.uid), most=0):
+            yield from entry(key)
+        yield from each(f"wrote/{record.uid}/")
+        for counted in timeline(store, record.log).ever():
+            event = counted.event
+            if not isinstance(event, SnapshotSaved) and event.snapshot:
+                yield from each(event.snapshot)
+            if isinstance(event, StepCompleted):
+                if event.entry.startswith("shared/"):
+                    yield from entry(event.entry.partition("@")[0])  # what says which state it read
+                    yield from entry(event.entry)
+                    for intent in once.get((event.step, _arguments(event.entry)), ()):
+                        yield from entry(intent)
+                yield from each(f"code/{code_of(event.fingerprint.partition('.')[2])}")
         record = records.read(store, run_id)  # as it is now
         record.open = []
         yield record_key(run_id), b"".join(records.sealed(record_key(run_id), record))
@@ -96,13 +113,6 @@ def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
 def _arguments(entry: str) -> str:
     """The digest of the arguments in an entry's key."""
     return entry.rpartition("/")[2].partition(".")[0]
-
-
-def _shared_parts(store: Store, entry: str) -> list[str]:
-    """What keys of a shared step's checkpoint begin with: what says which state it read, itself, a generator's items."""
-    data = store.get(entry)
-    meta = {} if data is None else Decoded(data, key=entry, secret=secret()).meta
-    return [entry.partition("@")[0], *([meta["items"]] if "items" in meta else [])]
 
 
 def import_(store: Store, path: str | os.PathLike[str], *, trust: bool = False) -> list[str]:
@@ -154,8 +164,8 @@ class _Archive:
                 raise ValueError(f"entry {key} is altered")
             if key.startswith("run/"):
                 self.records[key] = json.loads(bytes(unsigned(data)))["uid"]
-        of_runs = (key for key in self.keys if key.startswith(("node/", "event/")))
-        self.uids = {*self.records.values(), *(re.split("[/.]", key)[1] for key in of_runs)}
+        of_runs = (key for key in self.keys if key.startswith(("node/", "event/", "state/", "items/", "once/")))
+        self.uids = {"shared", *self.records.values(), *(re.split("[/.]", key)[1] for key in of_runs)}
 
     def read(self, key: str) -> bytes:
         return self._zip.read(f"entries/{self.keys[key]}")
@@ -192,7 +202,9 @@ def _check_conflicts(store: Store, archive: _Archive, here: Mapping[str, str]) -
 
 def _bring(store: Store, archive: _Archive, here: Mapping[str, str], newer: Mapping[str, Bytes | None]) -> None:
     """Entries first, in batches, then the records: killed midway, no half run is seen, and `clean` removes what was brought."""
-    store.commit(put={f"gone/{uid}": [b"1"] for uid in archive.uids - here.keys()})
+    lists = {key: _signed(key, archive.read(key)) for key in archive.keys if key.startswith("files/")}
+    if lists:
+        store.commit(put={**lists, BLOBS: stamp()})  # first: nobody removes the contents of files that it needs
     present = store.get_many(archive.keys, most=0)
     last: dict[str, Frames] = {}
     batch: dict[str, Frames] = {}
@@ -207,17 +219,13 @@ def _bring(store: Store, archive: _Archive, here: Mapping[str, str], newer: Mapp
             key = record_key(here[uid]) if uid in here else key
             if uid not in here or key in newer:
                 last[key], expect[key] = _signed(key, data), newer.get(key)
-        elif key.startswith("need/"):
-            last[key] = [data]
         else:
             batch[key] = _signed(key, data)
             size += len(data)
             if size > _BATCH:
                 store.commit(put=batch)
                 batch, size = {}, 0
-    # What is shared with a run that is not here keeps its mark: it goes with the last that needs it.
-    whole = [f"gone/{uid}" for uid in archive.uids if uid in here or uid in archive.records.values()]
-    if not store.commit(put={**batch, **last}, delete=whole, expect=expect):
+    if not store.commit(put={**batch, **last, RUNS: stamp()}, expect=expect):
         raise UsageError(f"runs of the archive were changed in {store.url} meanwhile; import it again")
 
 

@@ -13,7 +13,7 @@ import re
 import stat
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextvars import ContextVar
 from typing import Any, BinaryIO, Literal, NamedTuple
 
@@ -21,7 +21,7 @@ from blake3 import blake3
 
 from .bulk import content_digest
 from .codec import Decoded, encode
-from .errors import CodecError, IntegrityError, StoreError
+from .errors import CodecError, IntegrityError, StoreError, log
 from .secret import secret
 from .stores import Bytes, Frames, Store
 from .stores.folders import OURS
@@ -109,13 +109,15 @@ class Blobs:
         self._write(removed, removed)
         self._pending, self._waiting = {}, 0
 
-    def _write(self, missing: Iterable[str], needed: Iterable[str]) -> None:
+    def _write(self, missing: Collection[str], needed: Collection[str]) -> None:
         put: dict[str, Frames] = {}
         for key in missing:
             put[key] = encode(pickle.PickleBuffer(self._pending[key]), {}, key=key, secret=self._secret).frames
             _damaged.discard((self._store.url, key))
         for key in needed:
-            put.update(marks(pending(self._node, key), key))
+            put[pending(self._node, key)] = [b"1"]
+        if len(missing) < len(needed):
+            put[BLOBS] = [os.urandom(8)]
         if put:
             self._store.commit(put=put)
 
@@ -251,73 +253,69 @@ def remove(path: str) -> None:
             raise
 
 
-# -- who needs a chunk: a checkpoint, or a node that is being computed; marked on the user's side and on the chunk's.
-#    With every mark a chunk gets another stamp, so that who removes it can tell that nobody came meanwhile.
+# -- which chunks are needed: beside each checkpoint with files there is a list of its chunks, and a node that is being
+#    computed has a mark for each chunk it has kept. Chunks in neither are removed.
 
-Use = tuple[str, str]  # the keys of the two marks
-
-
-def use(home: str, entry: str, blob: str) -> Use:
-    """The marks that a checkpoint under `home` needs a chunk."""
-    return f"{home}%/{entry[len(home) :]}/{blob}", f"use/{blob}/{entry}"
+BLOBS = "changed/blobs"  # another whenever somebody relies on a chunk that was there already
 
 
-def pending(node: str, blob: str) -> Use:
-    """The marks that a node needs a chunk, until it has a checkpoint."""
-    return f"pending/{node}/{blob}", f"use/{blob}/~{node}"
+def listing_key(entry: str) -> str:
+    """Where the list of an entry's chunks is."""
+    return f"files/{entry}"
 
 
-def marks(use: Use, blob: str) -> dict[str, Frames]:
-    """What to write so that the chunk stays, if it is there."""
-    return {use[0]: [b"1"], use[1]: [b"1"], f"use/{blob}": [os.urandom(8)]}
+def listing(entry: str, blobs: Collection[str]) -> dict[str, Frames]:
+    """What to write beside an entry so that its chunks stay."""
+    key = listing_key(entry)
+    return {key: encode(None, {"blobs": sorted(blobs)}, key=key, secret=secret()).frames} if blobs else {}
 
 
-def used(store: Store, home: str, entry: str = "") -> list[tuple[str, Use]]:
-    """The chunks that the checkpoints under `home`, or one of them, need."""
-    prefix = f"{home}%/{entry[len(home) :]}/" if entry else f"{home}%/"
-    found: list[tuple[str, Use]] = []
-    for key, _ in store.scan(prefix, most=0):
-        rest, _, digest = key[len(home) + 2 :].rpartition("/blob/")
-        found.append((f"blob/{digest}", use(home, home + rest, f"blob/{digest}")))
-    return found
+def listed(store: Store, entry: str) -> list[str]:
+    """The chunks of an entry; none if the list is gone or damaged."""
+    key = listing_key(entry)
+    try:
+        data = store.get(key)
+        return [] if data is None else Decoded(data, key=key, secret=secret()).meta["blobs"]
+    except IntegrityError:
+        return []
 
 
-def release(store: Store, uses: Iterable[tuple[str, Use]]) -> None:
-    """These are no longer needed; chunks that nobody needs are removed."""
-    for blob, marked in uses:
-        store.commit(delete=marked)
-        while True:
-            stamp = store.get(f"use/{blob}")
-            if next(store.scan(f"use/{blob}/", limit=1, most=0), None) is not None:
-                break
-            if store.commit(delete=[blob, f"use/{blob}"], expect={f"use/{blob}": stamp}):
-                break
+def pending(node: str, blob: str) -> str:
+    """The mark that a node needs a chunk, until it has a checkpoint."""
+    return f"pending/{node}/{blob}"
 
 
-def parting(
-    store: Store, home: str, entry: str, node: str, keep: Collection[str] = ()
-) -> tuple[dict[str, Frames], list[str]]:
-    """What to write and to delete with a checkpoint that goes: until they are released, its chunks wait for `node`."""
-    going = [(blob, marked) for blob, marked in used(store, home, entry) if blob not in keep]
-    put: dict[str, Frames] = {mark: [b"1"] for blob, _ in going for mark in pending(node, blob)}
-    return put, [mark for _, marked in going for mark in marked]
+def waiting(store: Store, node: str) -> dict[str, str]:
+    """The chunks that a node has kept for a checkpoint which is not there yet, by their marks."""
+    return {key: f"blob/{key.rpartition('/blob/')[2]}" for key, _ in store.scan(f"pending/{node}/blob/", most=0)}
 
 
-def waiting(store: Store, node: str) -> list[tuple[str, Use]]:
-    """The chunks that a node has kept for a checkpoint which is not there yet."""
-    found = (f"blob/{key.rpartition('/blob/')[2]}" for key, _ in store.scan(f"pending/{node}/blob/", most=0))
-    return [(blob, pending(node, blob)) for blob in found]
+def release(store: Store, blobs: Collection[str]) -> None:
+    """Remove those of the chunks that no checkpoint and no running step needs."""
+    while blobs:
+        stamp = store.get(BLOBS)
+        needed = {f"blob/{key.rpartition('/blob/')[2]}" for key, _ in store.scan("pending/", most=0)}
+        try:  # after the marks: a checkpoint that was made meanwhile has its list now
+            for key, data in store.scan("files/"):
+                needed.update(Decoded(data or b"", key=key, secret=secret()).meta["blobs"])
+        except IntegrityError as error:
+            log("nothing of the contents of files is removed: %s", error)
+            return
+        gone = set(blobs) - needed
+        if not gone or store.commit(delete=gone, expect={BLOBS: stamp}):
+            return
 
 
 def sweep(store: Store) -> None:
-    """Remove what nodes kept that were cut off before their checkpoints. One that is being computed is held by who does."""
+    """Remove all that no checkpoint needs. A node that is being computed is held by who does, and keeps what it has."""
     for node in {key[8:].rpartition("/blob/")[0] for key, _ in store.scan("pending/", most=0)}:
         hold = store.hold(node)
         if hold is not None:
             try:
-                release(store, waiting(store, node))
+                store.commit(delete=list(waiting(store, node)))
             finally:
                 hold.release()
+    release(store, [key for key, _ in store.scan("blob/", most=0)])
 
 
 # -- the store of the checkpoint that is being made or read

@@ -201,11 +201,11 @@ class Definition:
 
     def may_skip(self, run: Run) -> bool:
         """Whether anything can be kept of its calls."""
-        return run.resumed or self.share or bool(run.shelf.past) or self.name in run.ran or self.name in run.reused
+        return run.resumed or self.share or run.shelf.has_aliases or self.name in run.ran or self.name in run.reused
 
     def _look(self, call: Call, found: Found) -> Path[Found]:
         """What is kept for the node; `found` is what came of the last look."""
-        stored = call.run.resumed or self.share or call.shelf.past  # else there is only what this process wrote
+        stored = call.run.resumed or self.share or call.shelf.has_aliases  # else there is only what this process wrote
         if stored and self._follow is drive_async and not call.shelf.at_hand(call.node):
             yield from call.shelf.fetch(call.node)
         if call.shelf.at_hand(call.node):

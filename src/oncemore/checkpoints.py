@@ -1,20 +1,20 @@
-"""The checkpoints of a run, folded from its events."""
+"""The checkpoints of a run, as its timeline says."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, Union, overload
 
-from . import events, records
+from . import events
 from .blobs import keeping
 from .codec import Decoded, loads
 from .errors import CodecError, NotRecorded, StoreError, UsageError, warn
-from .events import Event
-from .records import Generation, Record, read_log
+from .records import Record
 from .secret import secret
 from .stores import Store
+from .timeline import Counted, place_of, timeline
 
 When = Union[float, datetime]
 
@@ -73,8 +73,8 @@ class Checkpoint:
 
     def _items(self, entry: Decoded) -> Iterator[Any]:
         """What a generator yielded."""
-        for number in range(entry.meta["chunks"]):
-            chunk = self._read(f"{entry.meta['items']}{number:08x}")
+        for key in entry.chunks:
+            chunk = self._read(key)
             for pickled in self._load(chunk):
                 with keeping(self._store, reading=True):
                     item, _ = loads(pickled, chunk.meta.get("main", ""), CallersOwn._make)
@@ -94,7 +94,7 @@ class Checkpoint:
     @property
     def place(self) -> str:
         """Where its entry stands, whatever the home: of two with the same place, the newer counts."""
-        return self.entry[len(records.home_of(self.entry)) :]
+        return place_of(self.entry)
 
     @property
     def node_key(self) -> str:
@@ -195,73 +195,15 @@ def aware(time: When) -> datetime:
     return datetime.fromtimestamp(time, timezone.utc)
 
 
-def fold(store: Store, run_id: str, record: Record, *, superseded: bool = False) -> Checkpoints:
-    """The checkpoints of a run that count, its forebears' included, from their events. Of each node the newest, or all."""
-    nodes: dict[str, dict[str, Checkpoint]] = {}  # what they read of the state tells those of a node apart
-    logs = list(dict.fromkeys(g.log for g in record.generations))
-    for log in logs:
-        mine = [g for g in record.generations if g.log == log]
-        facts = list(read_log(store, log))
-        pinned = {e.checkpoint: e.pinned for e in facts if isinstance(e, events.CheckpointPinned)}
-        for event, is_there in _that_count(facts, mine):
-            node, _, read = (f"{log}{event.seq}", "", "") if superseded else _about(event, log)
-            if isinstance(event, events.StepForgotten):
-                nodes.pop(node, None)
-                continue
-            if not is_there:
-                nodes.get(node, {}).pop(read, None)  # an earlier one does not count again because of that
-                continue
-            made = told(store, mine[0].run or run_id, record.workflow, log, event)
-            nodes.setdefault(node, {})[read] = replace(made, pinned=pinned.get(event.seq, made.pinned))
-    found = [checkpoint for variants in nodes.values() for checkpoint in variants.values()]
-    found.sort(key=lambda checkpoint: (logs.index(checkpoint.log), checkpoint.number))
-    return Checkpoints(replace(checkpoint, index=i) for i, checkpoint in enumerate(found))
+def checkpoints_of(store: Store, run_id: str, record: Record) -> Checkpoints:
+    """The checkpoints of a run that count, its forebears' included."""
+    counted = timeline(store, record.log).checkpoints()
+    return Checkpoints(made(store, run_id, record.workflow, each, index) for index, each in enumerate(counted))
 
 
-_Telling = Union[events.StepCompleted, events.StateSaved, events.StepForgotten]
-
-
-def _that_count(facts: Sequence[Event], generations: Sequence[Generation]) -> Iterator[tuple[_Telling, bool]]:
-    """The events of one log that count and tell of checkpoints, and whether those are still there."""
-    pruned = {n for e in facts if isinstance(e, events.CheckpointsPruned) for n in e.checkpoints}
-    replaced = {e.entry: e.seq for e in facts if isinstance(e, events.StepCompleted)}
-    removed = {e.entry: e.seq for e in facts if isinstance(e, events.StepForgotten)}
-    for event in facts:
-        if isinstance(event, events.StepCompleted):
-            gone = replaced[event.entry] > event.seq or removed.get(event.entry.partition("@")[0], 0) > event.seq
-            place = event.home if event.entry.startswith("shared/") else event.entry
-        elif isinstance(event, (events.StateSaved, events.StepForgotten)):
-            gone, place = False, event.snapshot if isinstance(event, events.StateSaved) else event.entry
-        else:
-            continue
-        if any(g.counts(event.seq, place) for g in generations):
-            yield event, not gone and event.seq not in pruned
-
-
-def _about(event: _Telling, log: str) -> tuple[str, str, str]:
-    """Which node an event tells of, wherever that stood, and what the node had read."""
-    if isinstance(event, events.StateSaved):
-        return f"{log}{event.seq}", "", ""
-    return event.entry[len(records.home_of(event.entry)) :].partition("@")
-
-
-def recount(store: Store, run_id: str, record: Record) -> None:
-    """Count the checkpoints of steps that there are."""
-    record.counted = max((event.seq for event in read_log(store, record.log, record.counted)), default=record.counted)
-    until = [g.until(record.counted) if g.log == record.log else g for g in record.generations]  # others may write on
-    steps = [checkpoint for checkpoint in fold(store, run_id, replace(record, generations=until)) if checkpoint.entry]
-    record.nodes, record.bytes = len({c.node_key for c in steps}), sum(c.stored_bytes for c in steps)
-
-
-def told(
-    store: Store,
-    run_id: str,
-    workflow: str | None,
-    log: str,
-    event: events.StepCompleted | events.StateSaved,
-    index: int = 0,
-) -> Checkpoint:
-    """The checkpoint that an event tells of."""
+def made(store: Store, run_id: str, workflow: str | None, counted: Counted, index: int) -> Checkpoint:
+    """The checkpoint that a counted event tells of."""
+    event, run_id = counted.event, counted.run or run_id
     step = event if isinstance(event, events.StepCompleted) else None
     name = event if isinstance(event, events.CheckpointSaved) else None
     return Checkpoint(
@@ -275,12 +217,12 @@ def told(
         next_node=name.next_node if name else None,
         time=datetime.fromtimestamp(event.time, timezone.utc),
         metadata=name.metadata if name else {},
-        pinned=bool(name and name.pinned),
+        pinned=counted.pinned,
         stored_bytes=step.stored_bytes if step else 0,
         entry=step.entry if step else "",
-        snapshot=event.snapshot,
+        snapshot=event.snapshot if not isinstance(event, events.SnapshotSaved) else "",
         behind=step.behind if step else 0,
-        log=log,
+        log=counted.log,
         number=event.seq,
         _store=store,
     )

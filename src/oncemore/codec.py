@@ -27,6 +27,7 @@ from .modules import canonical_name
 from .pickling import Finding, Naming, from_pickle, offender, to_pickle
 
 __all__ = [
+    "ALIAS",
     "FILES",
     "GLOBALS",
     "MAGIC",
@@ -40,6 +41,7 @@ __all__ = [
     "Finding",
     "Naming",
     "Packed",
+    "alias",
     "dumps",
     "encode",
     "loads",
@@ -71,6 +73,7 @@ GLOBALS = 4  # the pickle names classes or functions
 NAMES = 8  # the pickle has names for objects of the caller
 MAIN = 16  # the pickle mentions the script; "main" in the metadata is what it was called
 FILES = 32  # the step read files; "files" in the metadata says which
+ALIAS = 64  # the entry is the one under another key; "to" in the metadata says which
 
 _MORE = (
     "effects",
@@ -81,6 +84,7 @@ _MORE = (
     "hides",
     "blobs",
     "beside",
+    "to",
 )  # metadata of what is more than a value
 
 
@@ -209,6 +213,11 @@ def tombstone(key: str, secret: bytes, why: str) -> Sequence[Bytes]:
     return pack(None, {"hides": why}, flags=TOMBSTONE).seal(key, secret).frames
 
 
+def alias(key: str, secret: bytes, to: str) -> Sequence[Bytes]:
+    """An entry that stands for the one under the key `to`."""
+    return pack(None, {"to": to}, flags=ALIAS).seal(key, secret).frames
+
+
 def _gap(number: int, offset: int) -> int:
     """The zeros before a frame; the first two, metadata and pickle stream, follow at once."""
     return -(len(_HEAD) + offset) % _ALIGNED if number >= 2 else 0
@@ -249,6 +258,11 @@ class Decoded:
         return self.flags & TOMBSTONE != 0
 
     @property
+    def alias_of(self) -> str:
+        """The key of the entry that this one stands for; empty if it stands for itself."""
+        return self.meta["to"] if self.flags & ALIAS else ""
+
+    @property
     def meta(self) -> dict[str, Any]:
         """The metadata. Skipping a step that is nothing but a value does without."""
         if self._meta is None:
@@ -256,6 +270,11 @@ class Decoded:
             facts: dict[str, Any] = json.loads(bytes(compression.unpack(packing, item, frame, raw)))
             self._meta = facts
         return self._meta
+
+    @property
+    def chunks(self) -> list[str]:
+        """The keys of the items that a generator yielded, some under each."""
+        return [f"{self.meta['items']}{number:08x}" for number in range(self.meta.get("chunks", 0))]
 
     def holds(self, other: Decoded) -> bool:
         """Whether what is stored of the value is the same, byte for byte; if not, the values may still be equal."""

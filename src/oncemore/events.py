@@ -124,11 +124,11 @@ class StepCompleted(StepEvent):
     """A step ran to its end and its checkpoint was written in the same transaction.
 
     `changes` and `compared_with` say in full what `reason` says in a line. `entry` is the checkpoint's key in the store,
-    `snapshot` that of the run's state after it, or `behind` steps earlier. `home` is, of a shared step, where the run's own
-    entries stood then; `replaces` says that the node has had a checkpoint before.
+    `snapshot` that of the run's state after it, or `behind` steps earlier. `replaces` says that the node has had a
+    checkpoint before.
     """
 
-    rare = frozenset({"behind", "changes", "compared_with", "home", "replaces"})
+    rare = frozenset({"behind", "changes", "compared_with", "replaces"})
 
     reason: str
     seconds: float
@@ -137,7 +137,6 @@ class StepCompleted(StepEvent):
     entry: str
     snapshot: str = ""
     behind: int = 0
-    home: str = ""
     replaces: bool = False
     changes: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     compared_with: str = ""
@@ -224,10 +223,13 @@ class CheckpointSaved(StateSaved):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointPinned(Event):
-    """A checkpoint is (`pinned`) or is no longer kept by the policy `pinned`."""
+    """A checkpoint is (`pinned`) or is no longer kept by the policy `pinned`. `log` is the forebear's that a fork has it from."""
+
+    rare = frozenset({"log"})
 
     checkpoint: int
     pinned: bool
+    log: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,9 +241,12 @@ class CheckpointsPruned(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RolledBack(Event):
-    """What came after event `to` does not count any more."""
+    """What came after event `to` does not count any more. `log` is that of the event, if it is a forebear's."""
+
+    rare = frozenset({"log"})
 
     to: int
+    log: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,10 +256,19 @@ class RollbackUndone(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Forked(Event):
-    """This run began as a copy of `parent` up to its event `at`."""
+    """This run began as a copy of `parent` up to its event `at`.
+
+    `log` is the parent's and `until` its last event then: it may have forgotten since what it had at `at`. `within` is the log
+    that `at` counts in, if that is a forebear's of the parent.
+    """
+
+    rare = frozenset({"log", "until", "within"})
 
     parent: str
     at: int
+    log: str = ""
+    until: int = 0
+    within: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,18 +6,18 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from . import records
-from .checkpoints import Checkpoint, fold
-from .codec import Decoded, encode, tombstone
+from .checkpoints import Checkpoint, checkpoints_of
+from .codec import Decoded, alias, encode, tombstone
 from .errors import CodecError, IntegrityError, NotRecorded, StoreError, UsageError
 from .events import Event, RunImported
-from .nodes import LEFT_OUT, intent_key, intents_of
-from .records import Generation, Record, checked, record_key, sealed, signed
+from .nodes import LEFT_OUT, intent_key, intents_of, state_of
+from .records import RUNS, Record, checked, record_key, sealed, signed, stamp
 from .secret import secret
 from .stores import Bytes, Frames, Store
+from .timeline import place_of
 
 FORMAT = "oncemore json 1"
 
@@ -41,9 +41,9 @@ def _run(store: Store, run_id: str) -> dict[str, Any]:
         "attempts": record.attempts,
         "ending": record.ending,
         "parent": record.parent,
-        "generations": [asdict(generation) for generation in record.generations],
+        "prefix": record.prefix,
         "events": [{"seq": e.seq, **json.loads(e.to_json())} for e in records.read_log(store, record.log)],
-        "checkpoints": [_checkpoint(store, c) for c in fold(store, run_id, record)],
+        "checkpoints": [_checkpoint(store, c) for c in checkpoints_of(store, run_id, record)],
         "once": [_intent(key, data) for key, data in store.scan(intents_of(record.uid)) if data is not None],
     }
 
@@ -114,10 +114,10 @@ def import_json(store: Store, path: str | os.PathLike[str]) -> list[str]:
             raise UsageError(f"there is another run {run_id!r} in {store.url}: rename or delete it first")
     for run_id, record, put, log in planned:
         if record.uid not in marks:
-            put[record_key(run_id)] = sealed(record_key(run_id), record)
+            put.update({record_key(run_id): sealed(record_key(run_id), record), RUNS: stamp()})
             known = next(store.scan(record.log, limit=1), None) is not None  # of a deleted run that forks need
             append = {} if known else {record.log: log}
-            store.commit(put=put, append=append, delete=[f"gone/{record.uid}"], expect={record_key(run_id): None})
+            store.commit(put=put, append=append, expect={record_key(run_id): None})
     return [run_id for run_id, *_ in planned]
 
 
@@ -128,14 +128,11 @@ def _planned(run: Mapping[str, Any]) -> tuple[Record, dict[str, Frames], list[by
     if not re.fullmatch("[0-9a-f]{16}", old):
         raise ValueError(f"{old!r} is no mark of a run")
     # What a fork shares with its parent is not in the file, and nothing outside the run's own place is written.
-    own = tuple(g["home"] for g in run["generations"] if re.fullmatch(rf"node/{old}(\.[0-9a-f]+)?/", g["home"]))
+    own, prefix = (f"node/{old}/", f"node/{old}."), run["prefix"]
+    if not re.fullmatch(rf"node/{old}(\.[0-9a-f]+)?/", prefix):
+        raise ValueError(f"{prefix!r} is no prefix of the run")
     record = Record(
-        old,
-        run["workflow"],
-        created=run["created"],
-        ending=run["ending"],
-        attempts=run["attempts"],
-        generations=[Generation(g["home"], f"event/{old}/", g["cut"]) for g in run["generations"] if g["home"] in own],
+        old, prefix, run["workflow"], created=run["created"], ending=run["ending"], attempts=run["attempts"]
     )
     put: dict[str, Frames] = {}
     for checkpoint in run["checkpoints"]:
@@ -143,7 +140,7 @@ def _planned(run: Mapping[str, Any]) -> tuple[Record, dict[str, Frames], list[by
             put.update(_entries(checkpoint["entry"], checkpoint["result"], checkpoint["kept"]))
             record.nodes += 1
             record.bytes += checkpoint["stored_bytes"]
-        if "state" in checkpoint and checkpoint["snapshot"].startswith(own):
+        if "state" in checkpoint and checkpoint["snapshot"].startswith(state_of(old)):
             value = {"state": checkpoint["state"], "generators": {}}
             put[checkpoint["snapshot"]] = encode(value, {}, key=checkpoint["snapshot"], secret=secret()).frames
     for intent in run.get("once", ()):  # without a result that could be kept, its outcome is for the user to settle
@@ -152,13 +149,16 @@ def _planned(run: Mapping[str, Any]) -> tuple[Record, dict[str, Frames], list[by
         put[key] = encode(intent.get("result"), about, key=key, secret=secret(), time=intent["time"]).frames
     log = []
     for fact in sorted(run["events"], key=lambda fact: fact["seq"]):
-        event = Event.from_json(json.dumps({k: v for k, v in fact.items() if k != "seq"}).encode(), 0)
+        left_out = ("seq", "log") if fact["event"] == "Forked" else ("seq",)  # what it took over is not in the file
+        event = Event.from_json(json.dumps({k: v for k, v in fact.items() if k not in left_out}).encode(), 0)
         log.append(signed(record.log, event, secret()))
     record.counted = len(log)
     without = [e["seq"] for e in run["events"] if e["event"] == "StepCompleted" and e["entry"] not in put]
+    for key in [key for key in put if key.startswith(own) and not key.startswith(prefix)]:
+        put[prefix + place_of(key)] = alias(prefix + place_of(key), secret(), key)
     for event in run["events"]:
-        node = event["entry"].partition("@")[0] if event["seq"] in without else ""
-        if node.startswith(own):
+        if event["seq"] in without and event["entry"].startswith(own):
+            node = prefix + place_of(event["entry"]).partition("@")[0]
             put.setdefault(node, tombstone(node, secret(), LEFT_OUT))
     return record, put, [*log, signed(record.log, RunImported(without=without), secret())]
 

@@ -16,12 +16,13 @@ from .errors import UsageError
 from .intents import Unknown
 from .looking import over
 from .opening import default_store
-from .past import Past, count
+from .past import Past
 from .records import Record, record_key
 from .retention import Policy, Pruned, give_back, prune
 from .secret import secret
 from .shelf import Shelf
 from .stores import Store, open_store
+from .timeline import count
 from .verification import Progress, Verified
 
 StoreLike = Union[str, "os.PathLike[str]", Store]
@@ -85,7 +86,7 @@ class History:
 
     def _listed(self, run_id: str, record: Record, status: str) -> RunRecord:
         if record.open:  # it runs, or was killed: nobody has counted yet
-            count(self.store, run_id, record)
+            count(self.store, record)
         return RunRecord(
             id=run_id,
             workflow=record.workflow,
@@ -136,9 +137,11 @@ class History:
 
     def pin(self, run_id: str, checkpoint: str, pinned: bool = True) -> None:
         """Let the policy `pinned` keep a checkpoint, or no longer."""
-        target = self.run(run_id).checkpoints.find(checkpoint)
-        fact = events.CheckpointPinned(checkpoint=target.number, pinned=pinned)
-        self.store.commit(append={target.log: [records.signed(target.log, fact, secret())]})
+        past = self.run(run_id)
+        log, target = past.log, past.checkpoints.find(checkpoint)
+        of = target.log if target.log != log else ""
+        fact = events.CheckpointPinned(checkpoint=target.number, pinned=pinned, log=of)
+        self.store.commit(append={log: [records.signed(log, fact, secret())]})
 
     def unknown_outcomes(self, run_id: str) -> list[Unknown]:
         """The steps with effect="once" that were cut off: whether their effects took place is for you to find out."""
@@ -156,7 +159,7 @@ class History:
     def _shelves(self, run_id: str) -> tuple[Shelf, Shelf]:
         """Where intents stand: those of the run, and those of steps that runs share."""
         record = records.read(self.store, run_id)
-        own = Shelf(self.store, record.uid, record.generations[-1].home, record.log)
+        own = Shelf(self.store, record.uid, record.prefix, record.log)
         return own, Shelf(self.store, "shared", "shared/", None)
 
     def verify(self, progress: Progress | None = None) -> Verified:

@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from .blobs import release, used
+from .blobs import listed, listing_key, release
 from .codec import Decoded, seal, unseal
 from .errors import IntegrityError, UnknownOutcome, UsageError
 from .fingerprint import CallIdentity
 from .nodes import Node
-from .records import home_of
 from .same_call import CLEARED, SAME_AS, Recorded, Records, recognise
 from .shelf import Shelf
 from .stores import Bytes
@@ -139,9 +138,10 @@ def forget(shelf: Shelf, node: Node) -> bool:
             return False
     except IntegrityError:
         pass
-    shelf.remove(node.intent)
+    blobs = listed(shelf.store, node.intent)
+    shelf.remove(node.intent, listing_key(node.intent))
     shelf.performed = None
-    release(shelf.store, used(shelf.store, home_of(node.intent), node.intent))
+    release(shelf.store, blobs)
     return True
 
 

@@ -31,7 +31,7 @@ LEFT_OUT = "not in the file that the run was imported from"
 ASKED = ("refreshed", "ONCEMORE_REFRESH")  # why a node runs again though it has a checkpoint: the user asks for it
 
 
-SIGILS = "#$=!^?*&"  # entries of a run that are no nodes': names of steps are quoted
+SIGILS = "$^"  # entries under a run's home that are no nodes': names of steps are quoted
 
 
 @lru_cache(10_000)
@@ -49,14 +49,27 @@ def idempotency_key_of(owner: str, call: str) -> str:
     return blake3(f"{owner}/{call}".encode()).hexdigest(length=16)
 
 
+# -- what belongs to a run whatever becomes of its nodes. Each gives what the keys begin with
+
+
 def intents_of(owner: str) -> str:
-    """What the keys of a run's intents begin with."""
-    return f"node/{owner}/!/"
+    """What effect="once" steps have begun, and what came of it."""
+    return f"once/{owner}/"
 
 
 def counters_of(owner: str) -> str:
-    """What the keys begin with under which the processes of a scope count identical calls."""
-    return f"node/{owner}/&/"
+    """Where the processes of a scope count identical calls."""
+    return f"calls/{owner}/"
+
+
+def items_of(owner: str) -> str:
+    """The items of generators, in chunks."""
+    return f"items/{owner}/"
+
+
+def state_of(owner: str) -> str:
+    """Snapshots of the state, by content, and the unseeded generators when the run began."""
+    return f"state/{owner}/"
 
 
 def intent_key(owner: str, call: str) -> str:

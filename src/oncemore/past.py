@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from . import records
 from .events import Event
 from .reasons import Explanation, why
-from .records import Record, read_facts, read_log
+from .records import Record, read_log
 from .stores import Store
 from .summary import Summary, summarize
 
@@ -62,9 +62,9 @@ class Past:
     @property
     def checkpoints(self) -> Checkpoints:
         """The checkpoints that count, oldest first, as they are now."""
-        from .checkpoints import fold
+        from .checkpoints import checkpoints_of
 
-        return fold(self.store, self.id, self._record())
+        return checkpoints_of(self.store, self.id, self._record())
 
     def summary(self) -> Summary:
         """What happened in all scopes of the run so far."""
@@ -73,26 +73,10 @@ class Past:
 
     def why(self, node: str) -> Explanation:
         """Why a node (or, of a step, its last node) ran when it last did: what had changed since an earlier checkpoint of it."""
-        logs = dict.fromkeys(g.log for g in self._record().generations)
+        record = self._record()
+        logs = [*(f"event/{uid}/" for uid in record.forebears), record.log]
         return why(self.store, self.id, [event for log in logs for event in read_log(self.store, log)], node)
 
     def _unwritten(self) -> Iterable[Event]:
         """Events of the scope that is open here, which are written when it ends."""
         return ()
-
-
-def count(store: Store, run_id: str, record: Record) -> None:
-    """Bring the record's numbers up to date, from the events since it was last counted."""
-    home, recounted = record.generations[-1].home, False
-    for number, facts in list(read_facts(store, record.log, record.counted)):
-        replaces = facts.get("replaces", False)
-        if facts["event"] == "StepCompleted":
-            record.entries += facts["entry"].startswith(home) and not replaces
-            record.nodes += 1
-            record.bytes += facts["stored_bytes"]
-        recounted = recounted or replaces or facts["event"] == "StepForgotten"
-        record.counted = number
-    if recounted:
-        from .checkpoints import recount
-
-        recount(store, run_id, record)

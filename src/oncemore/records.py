@@ -1,7 +1,8 @@
 """A run's record: what its id stands for, and who has it open.
 
-The id leads to the record, the record to where the run's entries stand. So a run is renamed, forked, rolled back or deleted by
-writing one small record, whatever the run holds. All changes go through `change`, which several processes may call at once.
+The id leads to the record, the record to the one prefix under which the run's entries are. A rollback or a fork writes aliases of
+what stays valid under a new prefix, and the record that names it, in one transaction. All changes go through `change`, which
+several processes may call at once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -25,34 +26,16 @@ from .stores import Bytes, Frames, Hold, Store
 from .surroundings.state import Sent
 
 
-@dataclass(frozen=True)
-class Generation:
-    """A stretch of a run's history. Entries under `home` count if the event in `log` that tells of them is not after `cut`."""
-
-    home: str
-    log: str
-    cut: int | None = None
-    run: str = ""  # in a fork: what the run was called that this was inherited from
-    listed: str = ""  # the key of the list of what counts of it, once it was cut
-
-    def until(self, cut: int) -> Generation:
-        if self.cut is not None and self.cut <= cut:
-            return self
-        return replace(self, cut=cut, listed="")
-
-    def counts(self, event: int, entry: str) -> bool:
-        """Whether an entry counts that the event of that number tells of."""
-        return entry.startswith(self.home) and (self.cut is None or event <= self.cut)
-
-
 @dataclass
 class Record:
     """What is known of a run without reading its events.
 
-    `counted` says up to which event `nodes`, `bytes` and `entries` are right.
+    `prefix` is what the keys of its entries begin with. `counted` says up to which event `nodes`, `bytes` and `entries` are
+    right.
     """
 
     uid: str
+    prefix: str
     workflow: str | None = None
     created: float = field(default_factory=time.time)
     updated: float = field(default_factory=time.time)
@@ -61,18 +44,18 @@ class Record:
     nodes: int = 0
     bytes: int = 0
     counted: int = 0
-    entries: int = 0  # of nodes under the newest generation's home, tombstones included
+    entries: int = 0  # of nodes under the prefix, aliases and tombstones included
     open: list[str] = field(default_factory=list[str])  # scopes that have the run open, or died with it
     parent: tuple[str, int] | None = None  # the run that it was forked from, and the event up to which
     state: dict[str, Any] = field(default_factory=dict[str, Any])  # initial values that a fork set
-    generations: list[Generation] = field(default_factory=list[Generation])
+    forebears: list[str] = field(default_factory=list[str])  # of a fork: the runs it shares entries and events with
     adopted: list[list[str]] = field(
         default_factory=list[list[str]]
     )  # step, its code then, the code that it counts for
     script: list[str] = field(
         default_factory=list[str]
     )  # the command that opened it last, if nothing in it looks secret
-    undo: list[list[Generation]] = field(default_factory=list[list[Generation]])  # what rollbacks replaced
+    undo: list[str] = field(default_factory=list[str])  # the prefixes that rollbacks replaced
 
     @property
     def log(self) -> str:
@@ -81,23 +64,11 @@ class Record:
     @staticmethod
     def new(workflow: str | None) -> Record:
         uid = os.urandom(8).hex()
-        return Record(uid, workflow, generations=[Generation(f"node/{uid}/", f"event/{uid}/")])
+        return Record(uid, f"node/{uid}/", workflow)
 
-    def branch(self, log: str, cut: int) -> None:
-        """From here on, entries are written elsewhere; of those so far only what was there at event `cut` of `log` counts."""
-        last = max(i for i, g in enumerate(self.generations) if g.log == log)
-        self.generations = [g.until(cut) if g.log == log else g for g in self.generations[: last + 1]]
-        self._move()
-
-    def leave(self, home: str) -> list[Event]:
-        """From here on, entries are written elsewhere than under `home`; all of those so far count."""
-        if self.generations[-1].home == home:
-            self._move()
-        return []
-
-    def _move(self) -> None:
-        self.generations.append(Generation(f"node/{self.uid}.{os.urandom(3).hex()}/", self.log))
-        self.entries = 0
+    def new_prefix(self) -> str:
+        """Another prefix for the run's entries."""
+        return f"node/{self.uid}.{os.urandom(4).hex()}/"
 
 
 _FIELDS = [each.name for each in fields(Record)]
@@ -149,16 +120,13 @@ def sealed_as(key: str) -> str | None:
     """Under which name an entry is signed: events under that of their log, marks not at all."""
     if key.startswith("event/"):
         return key[: key.rindex("/") + 1]
-    marks = ("need/", "use/", "gone/", "pending/", "changed/")
-    return None if key.startswith(marks) or "/%/" in key else key
+    return None if key.startswith(("pending/", "changed/")) else key
 
 
 def parse(key: str, data: Bytes) -> Record:
     """The record in an entry; IntegrityError if the entry cannot be trusted."""
     facts: dict[str, Any] = json.loads(bytes(unseal(data, key, secret())))
     known = {name: facts[name] for name in _FIELDS if name in facts}
-    known["generations"] = [Generation(**each) for each in known["generations"]]
-    known["undo"] = [[Generation(**each) for each in past] for past in known["undo"]]
     known["parent"] = tuple(known["parent"]) if known["parent"] else None
     return Record(**known)
 
@@ -198,8 +166,13 @@ def change(
     *,
     put: Mapping[str, Frames] = {},
     delete: Sequence[str] = (),
+    expect: Mapping[str, Bytes | None] = {},
 ) -> Record:
-    """Read the record, let `edit` change it, and write it with the events that `edit` returns, in one transaction."""
+    """Read the record, let `edit` change it, and write it with the events that `edit` returns, in one transaction.
+
+    `edit` may also fill `put`; it is asked again if another process changed the record meanwhile. Outdated if what is
+    under the keys of `expect` is something else by now.
+    """
     key = record_key(run_id)
     while True:
         data = store.get(key)
@@ -209,8 +182,15 @@ def change(
         facts = edit(record)
         record.updated = time.time()
         append = {record.log: [signed(record.log, fact, secret()) for fact in facts]} if facts else {}
-        if store.commit(put={key: sealed(key, record), **put}, append=append, delete=delete, expect={key: data}):
+        expected = {key: data, **expect}
+        if store.commit(put={key: sealed(key, record), **put}, append=append, delete=delete, expect=expected):
             return record
+        if any(store.get(other) != then for other, then in expect.items()):
+            raise Outdated
+
+
+class Outdated(Exception):
+    """What a change was based on is no longer so."""
 
 
 def signed(log: str, event: Event, secret: bytes) -> bytes:
@@ -259,12 +239,22 @@ def status(store: Store, record: Record) -> str:
     return "killed" if record.open or not record.ending else record.ending
 
 
-# -- what the events of a run say about its entries
+# -- the prefixes of runs
+
+RUNS = "changed/runs"  # another whenever a run or an alias is made: who removes entries sees that none was meanwhile
+REMOVED = (
+    "changed/removed"  # another whenever entries are removed: who makes aliases of them sees that none was meanwhile
+)
 
 
-def needed(home: str) -> str:
-    """The key of the mark that a fork may need what stands under `home`: nothing there is replaced or removed any more."""
-    return f"need/{home.split('/')[1]}"
+def closed(prefix: str) -> str:
+    """The key of the entry that closes a prefix: nothing is written there any more, since there are aliases of what is there."""
+    return f"{prefix}^"
+
+
+def stamp() -> Frames:
+    """What to put under a key that is to be another one now."""
+    return [os.urandom(8)]
 
 
 def changed(owner: str) -> str:

@@ -10,11 +10,12 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from .codec import Decoded, encode
-from .events import CheckpointSaved, StateSaved, StepCompleted, StepForgotten
+from .events import CheckpointSaved
 from .fingerprint.values import digest
 from .records import read_log
 from .secret import secret
 from .stores import Bytes, Store
+from .timeline import Timeline, timeline
 
 if TYPE_CHECKING:
     from .checkpoints import Checkpoint
@@ -27,7 +28,7 @@ class Passed:
 
     def __init__(self) -> None:
         self._ahead: dict[tuple[Any, ...], list[Checkpoint]] | None = None
-        self._seen, self._count = 0, -1  # events read, and checkpoints among them; -1: none read yet
+        self._line: Timeline | None = None
 
     def come_by(
         self, run: Run, name: str, metadata: Mapping[str, Any], next_node: str | None, pinned: bool
@@ -54,42 +55,29 @@ class Passed:
         return saved
 
     def _find(self, fact: CheckpointSaved, run: Past) -> Checkpoint | None:
+        from .checkpoints import made
+
         if self._ahead is None:
             self._ahead = {}
-            named = [checkpoint for checkpoint in run.checkpoints if checkpoint.name is not None]
-            logs = {checkpoint.log for checkpoint in named}  # a fork finds those of its forebears
-            facts = {(log, e.seq): e for log in logs for e in read_log(run.store, log)}
-            for checkpoint in named:
-                then = facts[checkpoint.log, checkpoint.number]
-                if isinstance(then, CheckpointSaved):
-                    self._ahead.setdefault(_sameness(then), []).append(checkpoint)
+            for index, counted in enumerate(timeline(run.store, run.log).checkpoints()):
+                if isinstance(counted.event, CheckpointSaved):
+                    checkpoint = made(run.store, run.id, run.workflow, counted, index)
+                    self._ahead.setdefault(_sameness(counted.event), []).append(checkpoint)
         waiting = self._ahead.get(_sameness(fact))
         return waiting.pop(0) if waiting else None
 
     def _saved(self, fact: CheckpointSaved, run: Past) -> Checkpoint:
         """The checkpoint that was just made, with its number. Reads only what is new in the log, after the first time."""
-        from .checkpoints import aware, told
+        from .checkpoints import made
 
-        log = run.log
-        if self._count < 0:
-            sought = fact.name, aware(fact.time), log
-            made = next(c for c in reversed(run.checkpoints) if (c.name, c.time, c.log) == sought)
-            self._count, self._seen = made.index + 1, made.number
-            return made
-        for event in read_log(run.store, log, self._seen):
-            self._seen = event.seq
-            if isinstance(event, StepForgotten) or (isinstance(event, StepCompleted) and event.replaces):
-                self.recount()
-                return self._saved(fact, run)
-            if isinstance(event, (StepCompleted, StateSaved)):
-                self._count += 1
-                if (event.time, event.lane) == (fact.time, fact.lane) and isinstance(event, CheckpointSaved):
-                    return told(run.store, run.id, run.workflow, log, event, self._count - 1)
-        raise AssertionError(f"the log {log} has lost an event")
-
-    def recount(self) -> None:
-        """Checkpoints were removed: those that are left have other places."""
-        self._count = -1
+        self._line = self._line or timeline(run.store, run.log)
+        for event in read_log(run.store, self._line.log, self._line.last):
+            self._line.apply(event)
+        for index, counted in reversed([*enumerate(self._line.checkpoints())]):
+            event = counted.event
+            if isinstance(event, CheckpointSaved) and (event.time, event.lane) == (fact.time, fact.lane):
+                return made(run.store, run.id, run.workflow, counted, index)
+        raise AssertionError(f"the log {self._line.log} has lost an event")
 
 
 def _sameness(fact: CheckpointSaved) -> tuple[Any, ...]:

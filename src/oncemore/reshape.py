@@ -1,57 +1,53 @@
-"""Reshaping the past of a run: rollback, fork, rename, delete. Each is one change of a record; no value is copied."""
+"""Reshaping the past of a run: rollback, fork, rename, delete. Each is one transaction; no value is copied.
+
+A rollback or a fork writes aliases of what stays valid under a new prefix, and closes the old one: what has an alias is never
+written over. Entries are removed when no run reaches them any more.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from . import records
-from .blobs import marks, release, sweep, use, used
-from .checkpoints import Checkpoint, fold, recount
-from .codec import Decoded, seal, unseal
-from .earlier import list_cut
-from .errors import UsageError
+from .blobs import BLOBS, listing, listing_key, sweep
+from .checkpoints import Checkpoint, checkpoints_of
+from .codec import Decoded, alias, seal, tombstone, unseal, unsigned
+from .errors import IntegrityError, UsageError, log
 from .events import Event, Forked, RollbackUndone, RolledBack, RunRenamed, StepCompleted
-from .nodes import intent_key, intents_of
-from .records import Record, changed, checked, needed, parse, read, record_key, sealed, signed
+from .nodes import ROLLED_BACK, SIGILS, intent_key, intents_of, state_of
+from .records import REMOVED, RUNS, Record, checked, closed, home_of, parse, read, record_key, sealed, signed, stamp
 from .secret import secret
-from .stores import Frames, Store
+from .stores import Bytes, Frames, Store
+from .timeline import Counted, timeline, totals
 
 _BATCH = 5000  # entries removed in one transaction: others wait some hundredths of a second
+_SMALL = 4096  # bytes; aliases and tombstones have less
+_TRIES = 10
 
 
 def rollback(store: Store, run_id: str, *, to: str | None = None, before: str | None = None, own: str = "") -> Record:
     """What came after `to` (or from `before` on) does not count any more. `own` is the mark of the scope that asks for it."""
     if (to is None) == (before is None):
         raise UsageError("a rollback needs either to= (that stays) or before= (that goes, too)")
-
-    lists: dict[str, Frames] = {}
+    put: dict[str, Frames] = {}
 
     def cut(record: Record) -> list[Event]:
         _refuse_open(store, run_id, record, own)
-        target = fold(store, run_id, record).find(to or before or "")
+        target = checkpoints_of(store, run_id, record).find(to or before or "")
         number = target.number if to is not None else target.number - 1
-        record.undo.append(list(record.generations))
-        record.branch(target.log, number)
-        lists.update(_list_cuts(store, record))
-        recount(store, run_id, record)
-        return [RolledBack(to=number)]
+        _close(store, record.prefix)
+        line = timeline(store, record.log)
+        record.undo.append(record.prefix)
+        put.clear()
+        put.update(_carry(store, record, record.prefix, line.until(target.log, number), left_out=ROLLED_BACK))
+        record.counted = line.last
+        return [RolledBack(to=number, log=target.log if target.log != record.log else "")]
 
-    return records.change(store, run_id, cut, put=lists)
-
-
-def _list_cuts(store: Store, record: Record) -> dict[str, Frames]:
-    """What counts of the stretches that were cut just now, as entries: a scope that opens the run does not read their logs."""
-    lists: dict[str, Frames] = {}
-    home = record.generations[-1].home
-    for number, g in enumerate(record.generations):
-        if g.cut is not None and not g.listed:
-            key = f"{home}^/{number}"
-            lists[key] = list_cut(store, g, key).frames
-            record.generations[number] = replace(g, listed=key)
-    return lists
+    return records.change(store, run_id, cut, put=put)
 
 
 def undo_rollback(store: Store, run_id: str) -> Record:
@@ -61,11 +57,27 @@ def undo_rollback(store: Store, run_id: str) -> Record:
         if not record.undo:
             raise UsageError(f"run {run_id} has no rollback to undo")
         _refuse_open(store, run_id, record)
-        record.generations, record.entries = record.undo.pop(), 0
-        recount(store, run_id, record)
+        record.prefix, record.entries = record.undo.pop(), 0
+        line = timeline(store, record.log)
+        line.apply(RollbackUndone(seq=line.last))
+        record.nodes, record.bytes = totals(line.counted())
+        record.counted = line.last
         return [RollbackUndone()]
 
-    return records.change(store, run_id, undo)
+    return records.change(store, run_id, undo, put={RUNS: stamp()})
+
+
+def reopen(store: Store, run_id: str, prefix: str) -> Record:
+    """Where a run goes on whose prefix was closed: under a new one, unless another process has moved it already."""
+    put: dict[str, Frames] = {}
+
+    def move(record: Record) -> list[Event]:
+        put.clear()
+        if record.prefix == prefix:
+            put.update(_carry(store, record, prefix, None))
+        return []
+
+    return records.change(store, run_id, move, put=put)
 
 
 def _refuse_open(store: Store, run_id: str, record: Record, own: str = "") -> None:
@@ -77,79 +89,110 @@ def _refuse_open(store: Store, run_id: str, record: Record, own: str = "") -> No
         )
 
 
+def _close(store: Store, prefix: str) -> None:
+    """From here on nothing is written there: whoever has the run open goes on elsewhere. Does no harm if all ends here."""
+    key = closed(prefix)
+    if store.get(key) is None:
+        store.commit(put={key: tombstone(key, secret(), "closed")})
+
+
+def _carry(
+    store: Store, record: Record, source: str, counted: Collection[Counted] | None, *, left_out: str = ""
+) -> dict[str, Frames]:
+    """Give a run a new prefix. What to write there: aliases of what counts under the closed prefix `source` (None: of all).
+
+    Tombstones are taken along. A node that does not count any more gets one if there is a reason for it, `left_out`.
+    """
+    record.prefix, record.entries = record.new_prefix(), 0
+    places = None if counted is None else {each.place for each in counted}
+    nodes = None if places is None else {place.partition("@")[0] for place in places}
+    put: dict[str, Frames] = {}
+    for old, data in store.scan(source, most=_SMALL):
+        place = old[len(source) :]
+        if place == "^":
+            continue
+        node, key = place.partition("@")[0], record.prefix + place
+        entry = _decoded(old, data)
+        why = entry.meta["hides"] if entry is not None and entry.is_tombstone else ""
+        if not why and (places is None or place in places or (nodes is not None and place in nodes)):
+            put[key] = alias(key, secret(), (entry.alias_of if entry is not None else "") or old)
+        elif place[0] in SIGILS:
+            continue
+        elif why or left_out or (nodes is not None and place != node and node in nodes):
+            put[key] = tombstone(key, secret(), why or left_out or ROLLED_BACK)
+    record.entries = sum(1 for key in put if key[len(record.prefix)] not in SIGILS and "@" not in key)
+    if counted is not None:
+        record.nodes, record.bytes = totals(counted)
+    put[RUNS] = stamp()
+    return put
+
+
+def _decoded(key: str, data: Bytes | None) -> Decoded | None:
+    """A small entry; None if it is large, or damaged: whoever needs it will meet that."""
+    try:
+        return None if data is None else Decoded(data, key=key, secret=secret())
+    except IntegrityError:
+        return None
+
+
+def entry_of(store: Store, key: str) -> Decoded | None:
+    """An entry; None if it is gone or damaged."""
+    try:
+        return _decoded(key, store.get(key))
+    except IntegrityError:
+        return None
+
+
 def fork(
     store: Store, run_id: str, new_id: str, *, at: str | None = None, state: Mapping[str, Any] | None = None
 ) -> Record:
     """A new run that begins as `run_id` was at a checkpoint (now, if none is named). The parent is left as it is."""
-    key, origin = record_key(checked(new_id)), record_key(run_id)
-    then = store.get(origin)
-    parent = read(store, run_id) if then is None else parse(origin, then)
+    key, then = record_key(checked(new_id)), store.get(REMOVED)
+    parent = read(store, run_id)
     if store.get(key) is not None:
         raise UsageError(f"there is a run {new_id!r} already")
-    target: Checkpoint | None = fold(store, run_id, parent).find(at) if at is not None else None
-    # From here on, who has the parent open writes beside what is there instead of replacing it.
-    store.commit(put={needed(g.home): [b"1"] for g in parent.generations})
-    last = max((event.seq for event in records.read_log(store, parent.log)), default=0)
-    log, number = (target.log, target.number) if target else (parent.log, last)
+    target: Checkpoint | None = checkpoints_of(store, run_id, parent).find(at) if at is not None else None
+    _close(store, parent.prefix)
+    line = timeline(store, parent.log)
+    within, number = (target.log, target.number) if target else (parent.log, line.last)
     child = Record.new(parent.workflow)
-    child.generations = _until(run_id, parent, log, number) + child.generations
-    child.parent, child.state = (run_id, number), dict(state or {})
-    lists = _list_cuts(store, child)
-    recount(store, new_id, child)
-    cuts: dict[str, int] = {}  # up to which event of each log the fork needs what is there
-    for g in child.generations[:-1]:
-        cuts[g.log] = max(cuts.get(g.log, 0), g.cut or 0)
-    needs = {f"need/{log.split('/')[1]}/{child.uid}": [str(cut).encode()] for log, cut in cuts.items()}
+    child.parent, child.state, child.forebears = (run_id, number), dict(state or {}), [*parent.forebears, parent.uid]
+    put = _carry(store, child, parent.prefix, line.until(within, number))
     until = time.time() if target is None else target.time.timestamp()
-    lists.update(_performed(store, child, cuts, until))
-    begun = signed(child.log, Forked(parent=run_id, at=number), secret())
-    put: dict[str, Frames] = {key: sealed(key, child), **needs, **lists}
-    append = {child.log: [begun]}
-    if store.commit(put=put, append=append, expect={key: None, origin: then}):
+    put.update(_performed(store, parent, child, line.cuts_at(within, number), until))
+    opening, mine = entry_of(store, f"{state_of(parent.uid)}opening"), f"{state_of(child.uid)}opening"
+    if opening is not None:
+        put[mine] = alias(mine, secret(), opening.alias_of or opening.key)
+    put[key] = sealed(key, child)
+    fact = Forked(
+        parent=run_id, at=number, log=parent.log, until=line.last, within=within if within != parent.log else ""
+    )
+    append = {child.log: [signed(child.log, fact, secret())]}
+    if store.commit(put=put, append=append, expect={key: None, REMOVED: then}):
         return child
-    return fork(store, run_id, new_id, at=at, state=state)  # one of them changed meanwhile
+    return fork(store, run_id, new_id, at=at, state=state)  # some of it was removed meanwhile, or the id was taken
 
 
-def _performed(store: Store, child: Record, cuts: Mapping[str, int], until: float) -> dict[str, Frames]:
+def _performed(store: Store, parent: Record, child: Record, cuts: Mapping[str, int], until: float) -> dict[str, Frames]:
     """What effect="once" steps had done up to the fork, and what was unknown then: the fork does not do it again, either."""
     found: list[tuple[Decoded, memoryview]] = []
-    for log in cuts:
-        for key, data in store.scan(intents_of(log.split("/")[1])):
-            if data is not None:
-                found.append((Decoded(data, key=key, secret=secret()), unseal(data, key, secret())))
+    for key, data in store.scan(intents_of(parent.uid)):
+        if data is not None:
+            found.append((Decoded(data, key=key, secret=secret()), unseal(data, key, secret())))
     done: set[tuple[str, str]] = set()
-    for log, cut in cuts.items() if found else ():
+    for log_, cut in cuts.items() if found else ():
         done.update(
             (event.step, event.fingerprint.partition(".")[0])
-            for event in records.read_log(store, log)
+            for event in records.read_log(store, log_)
             if isinstance(event, StepCompleted) and event.seq <= cut
         )
     put: dict[str, Frames] = {}
     for entry, body in found:
-        if (entry.meta["step"], entry.meta["given"]) in done or (
-            entry.meta.get("settled") != "completed" and entry.time <= until
-        ):
+        done_by_then = (entry.meta["step"], entry.meta["given"]) in done
+        if done_by_then or (entry.meta.get("settled") != "completed" and entry.time <= until):
             key = intent_key(child.uid, entry.meta["call"])
-            put[key] = seal([body], key, secret())
-            for blob in entry.meta.get("blobs", ()):
-                put.update(marks(use(records.home_of(key), key, blob), blob))
+            put.update({key: seal([body], key, secret()), **listing(key, entry.meta.get("blobs", ()))})
     return put
-
-
-def _until(run_id: str, parent: Record, log: str, number: int) -> list[records.Generation]:
-    last = max(i for i, g in enumerate(parent.generations) if g.log == log)
-    kept = [g.until(number) if g.log == log else g for g in parent.generations[: last + 1]]
-    return [replace(g, run=g.run or run_id) for g in kept]
-
-
-def ever(record: Record) -> Record:
-    """The record as if what rollbacks put aside still counted."""
-    return replace(record, generations=[*(g for past in record.undo for g in past), *record.generations])
-
-
-def owners(record: Record) -> set[str]:
-    """The runs whose entries a record refers to, by their marks."""
-    return {g.log.split("/")[1] for g in ever(record).generations}
 
 
 def rename(store: Store, run_id: str, new_id: str) -> None:
@@ -163,7 +206,7 @@ def rename(store: Store, run_id: str, new_id: str) -> None:
         if store.get(new) is not None:
             raise UsageError(f"there is a run {new_id!r} already")
         fact = signed(record.log, RunRenamed(before=run_id), secret())
-        put, append = {new: sealed(new, record)}, {record.log: [fact]}
+        put, append = {new: sealed(new, record), RUNS: stamp()}, {record.log: [fact]}
         if store.commit(put=put, append=append, delete=[old], expect={old: data, new: None}):
             return
 
@@ -178,33 +221,114 @@ def delete(store: Store, run_id: str) -> None:
     record = read(store, run_id) if then is None else parse(key, then)
     if records.status(store, record) == "running":
         raise UsageError(f"run {run_id} is running; stop it before you delete it")
-    gone = {f"gone/{record.uid}": [b"1"]}
-    needs = [f"need/{owner}/{record.uid}" for owner in owners(record)]
-    if not store.commit(put=gone, delete=[key, *needs], expect={key: then}):
+    if not store.commit(put={RUNS: stamp(), REMOVED: stamp()}, delete=[key], expect={key: then}):
         return delete(store, run_id)  # it changed meanwhile
     clean(store)
 
 
+# -- removal: what no run reaches
+
+
 def clean(store: Store) -> None:
     """Remove what deleted runs, and imports and steps that were cut off, left and nobody needs any more."""
-    for mark, _ in list(store.scan("gone/")):
-        hold = store.hold(mark)
-        if hold is None:
-            continue  # it is being imported, or another removes it
-        try:
-            uid = mark.partition("/")[2]
-            if store.get(mark) is not None and next(store.scan(f"need/{uid}/", limit=1), None) is None:
-                _clear(store, uid)
-                store.commit(delete=[mark])
-        finally:
-            hold.release()
+    for _ in range(_TRIES):
+        if _collect(store):
+            break
     sweep(store)
 
 
-def _clear(store: Store, uid: str) -> None:
-    """Remove all entries of a run that is no more."""
-    for home in {key.split("/")[1] for key, _ in store.scan(f"node/{uid}", most=0)}:
-        release(store, used(store, f"node/{home}/"))
-    for prefix in (f"node/{uid}", f"event/{uid}", f"need/{uid}", changed(uid)):
-        while keys := [key for key, _ in store.scan(prefix, limit=_BATCH, most=0)]:
-            store.commit(delete=keys)
+def _collect(store: Store) -> bool:
+    """Remove the entries that no run reaches; False if a run or an alias was made meanwhile: then it has to be done anew."""
+    then = store.get(RUNS)
+    prefixes = {f"node/{name}/" for name in names(store, "node/")}  # before the records: whoever has entries has one
+    owners = {*map(uid_of, prefixes), *names(store, "event/")}
+    runs = roots(store)
+    if runs is None:
+        return True
+    alive, needed = {run.uid for run in runs}, {uid for run in runs for uid in run.forebears}
+    kept = {prefix for run in runs for prefix in (run.prefix, *run.undo)}
+    going: dict[str, list[str]] = {}  # by the run that they belonged to
+    reached = targets(store, kept) if prefixes - kept else {}
+    for prefix in prefixes - kept:
+        keys = going.setdefault(uid_of(prefix), [])
+        stay = {*reached[prefix], closed(prefix)} if prefix in reached else set[str]()
+        for key in [key for key, _ in store.scan(prefix, most=0) if key not in stay]:
+            entry = entry_of(store, key) if uid_of(prefix) in alive | needed else None  # else all its items go
+            keys += [key, listing_key(key), *(entry.chunks if entry is not None else ())]
+    for owner in owners - alive:
+        # The events are last: as long as there are any, the rest is found.
+        kinds = ("once", "calls", "wrote", *(() if owner in needed else ("items", "state", "event")))
+        keys = [key for kind in kinds for key, _ in store.scan(f"{kind}/{owner}/", most=0)]
+        going.setdefault(owner, []).extend([*map(listing_key, keys), *keys])
+    lists = [key for key, _ in store.scan("files/", most=0)]
+    there = store.get_many([key.partition("/")[2] for key in lists], most=0)
+    for key in lists:  # an import that was cut off brought those first
+        entry_key = key.partition("/")[2]
+        if entry_key not in there:
+            going.setdefault(uid_of(entry_key), []).append(key)
+    if not runs:
+        going[""] = [BLOBS, REMOVED, RUNS]
+    return all(_remove(store, owner, keys, then) for owner, keys in sorted(going.items(), reverse=True))
+
+
+def _remove(store: Store, owner: str, keys: list[str], then: Bytes | None) -> bool:
+    hold = store.hold(f"gone/{owner}") if keys else None
+    if hold is None:
+        return True  # it is being imported, or another removes it
+    try:
+        keys.insert(0, f"changed/{owner}")
+        batches = [keys[start : start + _BATCH] for start in range(0, len(keys), _BATCH)]
+        put = {REMOVED: stamp()} if owner else {}
+        return all(store.commit(put=put, delete=batch, expect={RUNS: then}) for batch in batches)
+    finally:
+        hold.release()
+
+
+def names(store: Store, kind: str) -> Iterator[str]:
+    """The different second parts of the keys that begin with `kind`."""
+    after = ""
+    while (found := next(store.scan(kind, after=after, limit=1, most=0), None)) is not None:
+        name = found[0].split("/")[1]
+        yield name
+        after = f"{kind.partition('/')[0]}/{name}/\U0010ffff"
+
+
+def uid_of(key: str) -> str:
+    """The run that an entry or a prefix belongs to."""
+    return "shared" if key.startswith("shared/") else key.split("/")[1].partition(".")[0]
+
+
+def roots(store: Store) -> list[Record] | None:
+    """The records of all runs, those that cannot be trusted included: they keep what they name. None if one cannot be read."""
+    found: list[Record] = []
+    for kind in ("run/", "damaged/run/"):
+        for key, data in store.scan(kind):
+            try:
+                fields = json.loads(bytes(unsigned(data or b"")))
+                known = {name: fields[name] for name in ("uid", "prefix", "undo", "forebears")}
+                found.append(Record(**known))
+            except (ValueError, KeyError, TypeError):
+                log("nothing is removed: the record %s cannot be read", key)
+                return None
+    return found
+
+
+def targets(store: Store, prefixes: Iterable[str]) -> dict[str, set[str]]:
+    """The entries that aliases under these prefixes stand for, by their own prefix. Signatures do not matter here."""
+    found: dict[str, set[str]] = {}
+    for prefix in prefixes:
+        for _, data in store.scan(prefix, most=_SMALL):
+            named = re.search(rb'\{"to":("[^"]+")\}', data or b"")
+            if named is not None:
+                key: str = json.loads(named[1])
+                found.setdefault(home_of(key), set()).add(key)
+    return found
+
+
+def forks_of(store: Store, record: Record) -> list[Record] | None:
+    """The runs that may share entries with a run; None if that cannot be known. One whose prefixes are all open has none."""
+    own = [f"node/{name}/" for name in names(store, f"node/{record.uid}")]
+    if not store.get_many(list(map(closed, own)), most=0):
+        return []
+    runs = roots(store)
+    return None if runs is None else [other for other in runs if record.uid in other.forebears]

@@ -10,21 +10,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from . import records
-from .blobs import parting, release, waiting
-from .checkpoints import Checkpoint, fold
-from .codec import Decoded, tombstone
+from .blobs import listing_key, release
+from .checkpoints import Checkpoint, checkpoints_of
+from .codec import tombstone
 from .durations import Duration, seconds
-from .errors import IntegrityError, UsageError
-from .events import CheckpointsPruned, Event
+from .errors import UsageError
+from .events import CheckpointsPruned, Event, SnapshotSaved
 from .nodes import PRUNED
-from .past import count
-from .records import Record
-from .reshape import clean, ever
+from .records import REMOVED, RUNS, Outdated, Record, stamp
+from .reshape import clean, entry_of, forks_of
 from .secret import secret
-from .stores import Frames, Store
+from .stores import Bytes, Frames, Store
+from .timeline import Counted, count, timeline
 
 _BATCH = 200
 
@@ -147,13 +147,19 @@ def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool, o
         if run_id != own and records.status(store, record) == "running":
             skipped.append(run_id)
             continue
-        every = fold(store, run_id, record)
-        mine = [c for c in every if c.log == record.log]  # a forebear's are not ours to remove
-        kept, needed = policy.keeps(mine), _needed(store, record)
-        going = [c for c in mine if c.id not in kept and c.number > needed]
-        gone += going
-        if going and not dry_run:
-            _remove(store, run_id, record, every, going)
+        while True:
+            then = store.get(RUNS)
+            every = checkpoints_of(store, run_id, record)
+            mine = [c for c in every if c.log == record.log]  # a forebear's are not ours to remove
+            kept, needed = policy.keeps(mine), _needed(store, record)
+            going = [c for c in mine if c.id not in kept and not needed.has(c)]
+            try:
+                if going and not dry_run:
+                    _remove(store, run_id, record, every, going, needed, then)
+            except Outdated:  # a fork was made meanwhile, which may need some of it
+                continue
+            gone += going
+            break
     if not dry_run and own is None:
         clean(store)
         if gone:
@@ -166,52 +172,61 @@ def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool, o
     )
 
 
+class _Needed(NamedTuple):
+    """What the forks of a run share with it: checkpoints, by the numbers of their events, and snapshots of the state."""
+
+    numbers: set[int] | None  # None: that cannot be known
+    snapshots: set[str]
+
+    def has(self, checkpoint: Checkpoint) -> bool:
+        return self.numbers is None or checkpoint.number in self.numbers
+
+
+def _needed(store: Store, record: Record) -> _Needed:
+    forks = forks_of(store, record)
+    if forks is None:
+        return _Needed(None, set())
+    shared = [each for fork in forks for each in timeline(store, fork.log).ever() if each.log == record.log]
+    return _Needed({each.event.seq for each in shared}, _snapshots(shared))
+
+
+def _snapshots(counted: Iterable[Counted]) -> set[str]:
+    return {each.event.snapshot for each in counted if not isinstance(each.event, SnapshotSaved)}
+
+
 def _remove(
-    store: Store, run_id: str, record: Record, every: Sequence[Checkpoint], going: Sequence[Checkpoint]
+    store: Store,
+    run_id: str,
+    record: Record,
+    every: Sequence[Checkpoint],
+    going: Sequence[Checkpoint],
+    needed: _Needed,
+    then: Bytes | None,
 ) -> None:
     """The event goes with the entries: killed midway, the rest goes with the next prune."""
-    ids = {c.id for c in going}
-    everything = fold(store, run_id, ever(record), superseded=True)  # also what a rollback put aside, or a fork needs
-    staying = [c for c in everything if c.id not in ids]
-    snapshots = {c.snapshot for c in staying}
+    numbers = {c.number for c in going}
+    ever = timeline(store, record.log).ever()  # also what a rollback put aside
+    staying = [each for each in ever if each.log != record.log or each.event.seq not in numbers]
+    snapshots = needed.snapshots | _snapshots(staying)
     left = Counter(c.node_key for c in every if c.entry)
     for start in range(0, len(going), _BATCH):
         batch = going[start : start + _BATCH]
         keys = [c.entry for c in batch if c.entry and not c.entry.startswith("shared/")]
-        metas = [(key, _meta(store, key)) for key in keys]
-        chunks = [key for _, meta in metas if "items" in meta for key, _ in store.scan(meta["items"], most=0)]
-        keys += [c.snapshot for c in batch if c.snapshot and c.snapshot not in snapshots]
-        put: dict[str, Frames] = {key: tombstone(key, secret(), PRUNED) for key, _ in metas}
-        gone = [key for key in (*keys, *chunks) if key not in put]
-        filed = [key for key, meta in metas if "blobs" in meta]
-        for key in filed:
-            parted, marked = parting(store, records.home_of(key), key, key)
-            put.update(parted)
-            gone += marked
+        entries = [entry for key in keys if (entry := entry_of(store, key)) is not None]
+        put: dict[str, Frames] = {key: tombstone(key, secret(), PRUNED) for key in keys}
+        put[REMOVED] = stamp()
+        gone = [c.snapshot for c in batch if c.snapshot and c.snapshot not in snapshots]
+        gone += [part for entry in entries for part in (*entry.chunks, listing_key(entry.key))]
         left.subtract(c.node_key for c in batch if c.entry)
         nodes = len({c.node_key for c in batch if c.entry and not left[c.node_key]})
-        records.change(store, run_id, partial(_without, store, run_id, batch, nodes), put=put, delete=gone)
-        for key in filed:
-            release(store, waiting(store, key))
+        edit = partial(_without, store, batch, nodes)
+        records.change(store, run_id, edit, put=put, delete=gone, expect={RUNS: then})
+        release(store, [blob for entry in entries for blob in entry.meta.get("blobs", ())])
 
 
-def _without(store: Store, run_id: str, batch: Sequence[Checkpoint], nodes: int, record: Record) -> list[Event]:
+def _without(store: Store, batch: Sequence[Checkpoint], nodes: int, record: Record) -> list[Event]:
     """Take the checkpoints, and nodes that have none any more, out of the record's numbers."""
-    count(store, run_id, record)
+    count(store, record)
     record.nodes -= nodes
     record.bytes -= sum(c.stored_bytes for c in batch)
     return [CheckpointsPruned(checkpoints=[c.number for c in batch])]
-
-
-def _needed(store: Store, record: Record) -> int:
-    """Up to which event forks of the run need its checkpoints."""
-    return max((int(bytes(cut or b"0")) for _, cut in store.scan(f"need/{record.uid}/")), default=0)
-
-
-def _meta(store: Store, entry: str) -> dict[str, Any]:
-    """What an entry says of itself; nothing if it is gone or damaged."""
-    try:
-        data = store.get(entry)
-        return {} if data is None else Decoded(data, key=entry, secret=secret()).meta
-    except IntegrityError:
-        return {}

@@ -24,7 +24,7 @@ from .fingerprint.values import digest
 from .loops import Every, OnError, Results, loop, map_items
 from .nodes import Kept, Node, counters_of, group_of
 from .opening import Opened, disabled, ending, open_run
-from .past import Past, count
+from .past import Past
 from .reasons import Reason
 from .records import Record, Reference
 from .repeats import Ordinals, Passed, SharedOrdinals
@@ -35,6 +35,7 @@ from .surroundings.inputs import OBSERVED
 from .surroundings.process import gave_back, took
 from .surroundings.state import State
 from .surroundings.unseeded import Unseeded, every_state, put_back
+from .timeline import count
 
 if TYPE_CHECKING:
     from .checkpoints import Checkpoint
@@ -204,16 +205,17 @@ class Run(Past):
         self.shelf, self.shared = self.shelves(self.store, record)
         self.snapshots.forget()  # the last may not count there
 
-    def _beside(self, home: str) -> Shelf:
-        """Where to write what must not replace what stands under `home`."""
-        if self.shelf.home == home:
-            self.use(records.change(self.store, self.id, lambda record: record.leave(home)))
+    def _moved(self, prefix: str) -> Shelf:
+        """Where the run goes on, whose prefix was closed."""
+        from .reshape import reopen
+
+        if self.shelf.home == prefix:
+            self.use(reopen(self.store, self.id, prefix))
         return self.shelf
 
     def shelves(self, store: Store, record: Record) -> tuple[Shelf, Shelf]:
         """The entries of the run, and those that it shares with others."""
-        *past, now = record.generations
-        own = Shelf(store, record.uid, now.home, record.log, past, self._beside, record.adopted, record.entries)
+        own = Shelf(store, record.uid, record.prefix, record.log, self._moved, record.adopted, record.entries)
         return own, Shelf(store, "shared", "shared/", record.log)
 
     def leave(self, error: BaseException | None) -> None:
@@ -224,7 +226,7 @@ class Run(Past):
         facts = [*self._unwritten(), ending(error)]
 
         def end(record: Record) -> list[Event]:
-            count(self.store, self.id, record)
+            count(self.store, record)
             others = [mark for mark in record.open if mark != self._opened.mark]
             record.open = [mark for mark in others if records.alive(self.store, record, mark)]
             record.ending = type(facts[-1]).__name__.removeprefix("Run").lower()
@@ -277,8 +279,6 @@ class Run(Past):
         self._since_pruned += 1
         if self._retention is not None and self._since_pruned >= every and self.pid == os.getpid():
             self._since_pruned = 0
-            if self._passed is not None:
-                self._passed.recount()
             from .retention import prune
 
             try:
@@ -536,7 +536,6 @@ class Run(Past):
                 "seconds": seconds,
                 "snapshot": snapshot.key,
                 "behind": snapshot.behind,
-                "home": self.shelf.home if shelf is self.shared else "",
             }
             written = shelf.write(node, packed, kept, fields)
             self.ran[node.step] += 1

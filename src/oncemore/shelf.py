@@ -13,18 +13,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from .blobs import keeping, marks, parting, pending, release, use, waiting
+from .blobs import keeping, listed, listing, listing_key, release, waiting
 from .codec import Decoded, Encoded, Naming, Packed, encode, pack, seal, tombstone, unseal
-from .earlier import Older, completed, earlier
 from .errors import IntegrityError, OncemoreError, StoreError
 from .events import Event, SnapshotSaved, StepCompleted, StepForgotten
 from .fingerprint import Part, code_of
 from .flight import Blocking, Completion, Path, Wait
-from .nodes import FORGOTTEN, GONE, ROLLED_BACK, SIGILS, Kept, Node, intents_of, quoted, variant_key
-from .records import Generation, changed, home_of, needed, read_log, signed
+from .nodes import FORGOTTEN, GONE, SIGILS, Kept, Node, intents_of, items_of, quoted, state_of, variant_key
+from .records import changed, closed, read_log, signed, stamp
 from .secret import secret
 from .stores import Bytes, Frames, Store
 from .surroundings.protocol import EXCUSED
+from .timeline import timeline
 
 _SMALL = 1 << 15  # bytes of an entry that is cached; what is larger stands beside its node's own small entry
 _ROOM = 1 << 26  # bytes of the cache
@@ -56,9 +56,9 @@ def _values_read(meta: Mapping[str, Any], now: Callable[[str], str]) -> Iterator
 class Shelf:
     """The entries of one run (`log` names its event log), or those shared between runs (no log).
 
-    `owner` is the run's own mark, the same after a rollback, when `home` is a new one and `past` are the stretches of history
-    before it. What a fork may need is never replaced or removed: `beside` is asked for another home, and a newer entry stands
-    there. `expected` entries were under `home` when the run was last left.
+    `owner` is the run's own mark, `home` the prefix of its entries: another one after a rollback, which has aliases of what
+    stays valid. Where others have aliases of what is under a prefix, that is closed: nothing is written there any more, and
+    `moved` is asked where the run goes on. `expected` entries were under `home` when the run was last left.
     """
 
     def __init__(
@@ -67,13 +67,12 @@ class Shelf:
         owner: str,
         home: str,
         log: str | None,
-        past: Sequence[Generation] = (),
-        beside: Callable[[str], Shelf] | None = None,
+        moved: Callable[[str], Shelf] | None = None,
         adopted: Sequence[Sequence[str]] = (),
         expected: int = 0,
     ) -> None:
         self.store, self.owner, self.home = store, owner, home
-        self._log, self.past, self._beside, self._adopted, self._expected = log, past, beside, adopted, expected
+        self._log, self._moved, self._adopted, self._expected = log, moved, adopted, expected
         self.secret = secret()
         self._known_code: set[str] = set()
         self._cache: dict[str, bytes | Decoded] = {}  # as they are stored, or verified
@@ -92,6 +91,11 @@ class Shelf:
 
     # -- finding
 
+    @property
+    def has_aliases(self) -> bool:
+        """Whether there may be entries that this process did not write, though the run is a new one."""
+        return "." in self.home
+
     def has(self, node: Node) -> bool:
         """Whether the node's own entry is in memory."""
         return node.key in self._cache
@@ -100,7 +104,7 @@ class Shelf:
         """Whether it is known without reading more that the node has an entry which is nothing but a value, or none at all."""
         known = self._cache.get(node.key)
         if known is None:
-            return node.key.startswith(self._fetched) and not self.past and not self._adopted
+            return node.key.startswith(self._fetched) and not self._adopted
         try:
             return (known if isinstance(known, Decoded) else self._learn(node.key, known)).value_only
         except IntegrityError:
@@ -117,71 +121,50 @@ class Shelf:
         if type(cached) is Decoded and cached.value_only:
             return Lookup(cached)
         why, now = None, functools.cache(now)  # one answer each: another thread may change it meanwhile
-        for key, older in self._known(node):
+        for key in self._known(node):
             entry = self._read_node(key, again)
             if entry is None:
                 continue
-            counts = older is None or older.counts(key)
-            meta = {} if entry.value_only else entry.meta
-            for today in _values_read(meta, now):
-                variant = variant_key(key, today)
-                valid = older is None or older.counts(variant)
-                found = self.read(variant) if valid else None
+            if entry.is_tombstone:  # forgotten, pruned, rolled back
+                return Lookup(None, why or entry.meta["hides"])
+            if entry.value_only or "readings" not in entry.meta:
+                return Lookup(entry)
+            for today in _values_read(entry.meta, now):
+                found = self.read(variant_key(key, today))
                 if found is not None:
                     return Lookup(None, found.meta["hides"]) if found.is_tombstone else Lookup(found)
-                if older is not None and variant in older.replaced:
-                    return Lookup(None, ROLLED_BACK)
-                if today == meta["reads"]:
-                    why = why or (f"entry damaged: {GONE}" if valid else ROLLED_BACK)
-            if counts and "hides" in meta:  # forgotten, pruned...: what is older does not count
-                return Lookup(None, why or meta["hides"])
-            if "readings" in meta:
-                continue
-            if counts:
-                return Lookup(entry)
-            if older is not None and key in older.replaced:
-                return Lookup(None, ROLLED_BACK)
-            why = why or ROLLED_BACK
+                if today == entry.meta["reads"]:
+                    why = why or f"entry damaged: {GONE}"
         if why is None and node.key in self._lost:
             why = f"entry damaged: {GONE}"
         return Lookup(None, why)
 
     def readings(self, node: Node) -> dict[str, Any] | None:
         """What was noted at the last time that the node ran, if it read state then: of what `find` has just read."""
-        for key, _ in self._places(node.key):
-            entry = self._cache.get(key)
-            if isinstance(entry, Decoded):
-                return entry.meta if entry.meta.get("reads") else None
-        return None
+        entry = self._cache.get(node.key)
+        return entry.meta if isinstance(entry, Decoded) and entry.meta.get("reads") else None
 
-    def _known(self, node: Node) -> Iterator[tuple[str, Older | None]]:
+    def _known(self, node: Node) -> Iterator[str]:
         """Where the node's entry may stand: under its own code, then under codes whose checkpoints were adopted for that."""
-        yield from self._places(node.key)
+        yield node.key
         codes = [code_of(node.code)]
         data = node.code[len(codes[0]) :]
         for code in codes if self._adopted else ():  # grows: a code may be adopted for one that was adopted itself
             for step, before, after in self._adopted:
                 if step == node.step and after == code and before not in codes:
                     codes.append(before)
-                    yield from self._places(self.node(step, node.arguments, before + data).key)
-
-    def _places(self, key: str) -> Iterator[tuple[str, Older | None]]:
-        """Where an entry of the run may stand, the newest place first; None: where the run writes now."""
-        yield key, None
-        if self.past:
-            for older in reversed(self._older):
-                yield older.home + key[len(self.home) :], older
-
-    @functools.cached_property
-    def _older(self) -> list[Older]:
-        return earlier(self.store, self.past)
+                    yield self.node(step, node.arguments, before + data).key
 
     def _find_lost(self) -> set[str]:
-        """Nodes of which the log tells and whose entries are not there. The log is read only if entries are missing."""
+        """Nodes that count and whose entries are not there. The log is read only if entries are missing."""
         there = sum(1 for key in self._cache if self._is_node(key))
         if self._log is None or there >= self._expected:
             return set()
-        return completed(self.store, self._log, self.home) - self._cache.keys()
+        counted = timeline(self.store, self._log).counted()
+        steps = [
+            each for each in counted if isinstance(each.event, StepCompleted) and each.event.entry.startswith("node/")
+        ]
+        return {self.home + each.place.partition("@")[0] for each in steps} - self._cache.keys()
 
     def _is_node(self, key: str) -> bool:
         """Whether this is the key of a node's own entry under the run's home."""
@@ -190,7 +173,21 @@ class Shelf:
     # -- reading
 
     def read(self, key: str) -> Decoded | None:
-        """An entry, its signature verified, or None. IntegrityError if what is there cannot be trusted."""
+        """An entry, or the one it stands for, its signature verified, or None. IntegrityError if it cannot be trusted."""
+        entry = self._read(key)
+        if entry is None or not entry.alias_of:
+            return entry
+        if self._prefix(key) in self._tried:  # then what its aliases stand for is fetched together, too
+            self._fetch(self._prefix(entry.alias_of))
+        found = self._read(entry.alias_of)
+        if found is None:
+            raise IntegrityError(f"entry {entry.alias_of} is gone")
+        if self._cache.get(key) is entry and self._cache.get(found.key) is found:
+            self._cache[key] = found  # for the next time
+        return found
+
+    def _read(self, key: str) -> Decoded | None:
+        """The same, but an alias is an alias."""
         known = self._cache.get(key)
         if isinstance(known, Decoded):
             return known
@@ -308,7 +305,7 @@ class Shelf:
         points = "readings" in before
         beside = bool(kept.reads) or packed.stored_bytes > _SMALL or points
         entry = packed.seal(variant_key(node.key, kept.reads) if beside else node.key, self.secret)
-        put: dict[str, Frames] = {entry.key: entry.frames}
+        put: dict[str, Frames] = {entry.key: entry.frames, **listing(entry.key, kept.blobs)}
         if beside:
             put[node.key] = self._pointer(node, kept, before)
         for extra in (*(kept.chunks or ()), kept.snapshot, kept.opening):
@@ -317,47 +314,55 @@ class Shelf:
         code = code_of(node.code)
         if code not in self._known_code:
             put[f"code/{code}"] = self._manifest(code, kept)
-        for blob in kept.blobs:
-            put.update(marks(use(node.home, entry.key, blob), blob))
-        removed = [mark for blob in kept.blobs for mark in pending(kept.owner, blob)]
+        marks: dict[str, str] = {}  # of this attempt, and of one at the same node that was cut off
+        if kept.blobs:
+            marks = {**waiting(self.store, node.key), **waiting(self.store, kept.owner)}
+        removed, parted = list(marks), set(marks.values())
+        expect = self._open()
         if kept.once:  # a copy: retention and rollbacks leave it alone
-            put[node.intent] = packed.seal(node.intent, self.secret).frames
-            home = home_of(node.intent)
-            parted, marked = parting(self.store, home, node.intent, node.key, kept.blobs)
-            put.update(parted)
-            removed += marked
-            for blob in kept.blobs:
-                put.update(marks(use(home, node.intent, blob), blob))
-        expect: dict[str, Bytes | None] = {} if kept.damaged else {node.key: kept.seen}
+            put.update({node.intent: packed.seal(node.intent, self.secret).frames, **listing(node.intent, kept.blobs)})
+            parted.update(listed(self.store, node.intent))
+            removed.append(listing_key(node.intent))
         replaces = kept.damaged or (self._exists(entry.key) if points else kept.seen is not None)
-        if replaces:  # unless a fork may need what is there
-            parted, marked = parting(self.store, node.home, entry.key, node.key, kept.blobs)
-            put.update(parted)
-            removed += [*self._chunks_of(entry.key), *marked]
-            expect[needed(node.home)] = None
-            put[changed(self.owner)] = [os.urandom(8)]
+        if replaces:
+            parted.update(listed(self.store, entry.key))
+            removed += [listing_key(entry.key), *self._chunks_of(node.key), *self._chunks_of(entry.key)]
+            put[changed(self.owner)] = stamp()
+        if not kept.damaged:
+            expect[node.key] = kept.seen
         event = StepCompleted(
             **fields,
             raw_bytes=entry.raw_bytes,
             stored_bytes=entry.stored_bytes,
             entry=entry.key,
-            replaces=replaces or points or node.key in self._lost or self._is_older(node.key),
+            replaces=replaces or points or node.key in self._lost,
         )
+        removed = [key for key in removed if key not in put]
         self._touched.update(put, removed)
         if not self.store.commit(
             put=put, append=self._appended([event]), delete=removed, expect=expect, under=kept.hold
         ):
-            if replaces and self.store.get(needed(node.home)) is not None:
-                other, moved = self._moved(node)
+            other = self._elsewhere()
+            if other is not None:
+                moved = other.node(node.step, node.arguments, node.code)
                 kept.seen, kept.damaged, kept.hold = other.store.get(moved.key), False, None
                 return other.write(moved, packed, kept, fields)
             self._forget_cached(put)
             return None
         self._known_code.add(code)
         self._cache_written(put, removed)
-        if kept.blobs or replaces or kept.once:  # what the one before needed, or one who was cut off
-            release(self.store, [*waiting(self.store, node.key), *waiting(self.store, kept.owner)])
+        release(self.store, parted.difference(kept.blobs))
         return event
+
+    def _open(self) -> dict[str, Bytes | None]:
+        """What a commit expects that writes under the run's prefix."""
+        return {closed(self.home): None} if self._moved is not None else {}
+
+    def _elsewhere(self) -> Shelf | None:
+        """Where the run goes on if its prefix was closed; None if it was not."""
+        if self._moved is None or self.store.get(closed(self.home)) is None:
+            return None
+        return self._moved(self.home)
 
     def _manifest(self, code: str, kept: Kept) -> Frames:
         parts = {name: [p.digest, p.where, p.shown, p.source] for name, p in kept.code.items()}
@@ -368,7 +373,9 @@ class Shelf:
         """What the node's own entry says of its checkpoints, as it was before this one."""
         if data is not None:
             try:
-                return Decoded(data, key=node.key, secret=self.secret).meta
+                entry = Decoded(data, key=node.key, secret=self.secret)
+                found = self.read(entry.alias_of) if entry.alias_of else entry
+                return found.meta if found is not None else {}
             except IntegrityError:
                 pass  # it is about to be replaced
         return dict[str, Any]()
@@ -379,25 +386,10 @@ class Shelf:
             readings = [*readings, sorted(kept.reads)]
         meta: dict[str, Any] = {name: kept.meta[name] for name in ("arguments", "shown", "data") if name in kept.meta}
         meta.update(readings=readings, reads=dict(kept.reads))
-        if "hides" in known:
-            meta["hides"] = known["hides"]
         return encode(None, meta, key=node.key, secret=self.secret).frames
 
     def _exists(self, key: str) -> bool:
         return key in self.store.get_many([key], most=0)
-
-    def _is_older(self, key: str) -> bool:
-        """Whether an earlier stretch has checkpoints of the node with this key."""
-        if not self.past:
-            return False
-        places = [older.home + key[len(self.home) :] for older in self._older]
-        return any(True for place in places for _ in self.store.scan(place, limit=1, most=0))
-
-    def _moved(self, node: Node) -> tuple[Shelf, Node]:
-        """Where the node stands from now on: a fork may need what is where it stood."""
-        assert self._beside is not None  # there are forks of runs only
-        other = self._beside(node.home)
-        return other, other.node(node.step, node.arguments, node.code)
 
     def _trusted(self, key: str) -> Decoded | None:
         try:
@@ -406,24 +398,19 @@ class Shelf:
             return None  # it is about to be replaced or removed
 
     def forget(self, node: Node) -> bool:
-        """Remove the node's checkpoint; whether there was one. A tombstone stays, which hides what older stretches have."""
-        if not any(self._has(key) for key, _ in self._known(node)):
+        """Remove the node's checkpoint; whether there was one. A tombstone stays, which says that it was forgotten."""
+        if not any(map(self._has, self._known(node))):
             return False
         entries = [node.key, *(key for key, _ in self.store.scan(f"{node.key}@", most=0))]
-        keys = [*entries, *(chunk for key in entries for chunk in self._chunks_of(key))]
-        put: dict[str, Frames] = {node.key: tombstone(node.key, self.secret, FORGOTTEN)}
-        put[changed(self.owner)] = [os.urandom(8)]
-        for entry in entries:
-            parted, marked = parting(self.store, node.home, entry, node.key)
-            put.update(parted)
-            keys += marked
-        removed = [key for key in keys if key not in put]
+        removed = [*entries[1:], *map(listing_key, entries), *(c for key in entries for c in self._chunks_of(key))]
+        parted = {blob for entry in entries for blob in listed(self.store, entry)}
+        put: dict[str, Frames] = {node.key: tombstone(node.key, self.secret, FORGOTTEN), changed(self.owner): stamp()}
         self._touched.update(put, removed)
         append = self._appended([StepForgotten(**node.about(), entry=node.key)])
-        if not self.store.commit(delete=removed, put=put, append=append, expect={needed(node.home): None}):
-            other, node = self._moved(node)
-            return other.forget(node)
-        release(self.store, waiting(self.store, node.key))
+        if not self.store.commit(delete=removed, put=put, append=append, expect=self._open()):
+            other = self._elsewhere() or self
+            return other.forget(other.node(node.step, node.arguments, node.code))
+        release(self.store, parted)
         self._cache_written(put, removed)
         return True
 
@@ -433,13 +420,13 @@ class Shelf:
             entry = self.read(key)
         except IntegrityError:
             return True
-        return entry is not None and (entry.value_only or "hides" not in entry.meta)
+        return entry is not None and not entry.is_tombstone
 
     # -- the items of generators, kept in chunks
 
     def new_items(self) -> str:
         """The beginning of the keys of one generator's chunks."""
-        return f"{self.home}#/{os.urandom(8).hex()}/"
+        return f"{items_of(self.owner)}{os.urandom(8).hex()}/"
 
     def encode_chunk(self, items: str, number: int, pickled: list[bytes], roots: list[Any]) -> Encoded:
         """Some items of a generator, each pickled already, and the roots that each names objects under."""
@@ -447,28 +434,25 @@ class Shelf:
 
     def chunk(self, entry: Decoded, number: int) -> Decoded:
         """One chunk of the items that belong to an entry."""
-        key = f"{entry.meta['items']}{number:08x}"
+        key = entry.chunks[number]
         found = self.read(key)
         if found is None:
             raise IntegrityError(f"entry {key} is gone")
         return found
 
     def _chunks_of(self, key: str) -> list[str]:
-        entry = self._trusted(key)
-        if entry is None or "items" not in entry.meta:
-            return []
-        return [f"{entry.meta['items']}{number:08x}" for number in range(entry.meta["chunks"])]
+        """The keys of the items of an entry of the run's own; what an alias stands for has others."""
+        try:
+            entry = self._read(key)
+        except IntegrityError:
+            entry = None
+        return entry.chunks if entry is not None and entry.key == key else []
 
     # -- intents and snapshots
 
     def find_loops(self, name: str) -> list[str]:
-        """The keys of the snapshots of a loop that count, those of the newest place first."""
-        found: dict[str, str] = {}  # by the last part of the key: the same snapshot may stand in several places
-        for prefix, older in self._places(f"{self.home}$/{quoted(name)}/"):
-            for key, _ in self.store.scan(prefix, most=0):
-                if older is None or older.counts(key):
-                    found.setdefault(key[len(prefix) :], key)
-        return list(found.values())
+        """The keys of the snapshots of a loop."""
+        return [key for key, _ in self.store.scan(f"{self.home}$/{quoted(name)}/", most=0)]
 
     def write_loop(
         self,
@@ -484,29 +468,26 @@ class Shelf:
         key = f"{self.home}$/{quoted(name)}/{kind}"
         entry = encode(value, meta, key=key, secret=self.secret, name=roots)
         append = self._appended([replace(event, entry=key)])
-        gone = [other for other in replaces if other != key and other.startswith(self.home)]
+        gone = [other for other in replaces if other != key]
         self._forget_cached([key, *gone])
-        if self.store.commit(put={key: entry.frames}, append=append, delete=gone, expect={needed(self.home): None}):
+        if self.store.commit(put={key: entry.frames}, append=append, delete=gone, expect=self._open()):
             return key, entry.raw_bytes
-        assert self._beside is not None
-        return self._beside(self.home).write_loop(name, kind, value, meta, roots, event, replaces)
+        other = self._elsewhere() or self
+        there = [other.home + key[len(self.home) :] for key in replaces]
+        return other.write_loop(name, kind, value, meta, roots, event, there)
 
     def encode_snapshot(self, content: str, value: object) -> Encoded:
         """The run's state and generators, under the digest of their content."""
-        return encode(value, {}, key=f"{self.home}=/{content}", secret=self.secret)
+        return encode(value, {}, key=f"{state_of(self.owner)}{content}", secret=self.secret)
 
     def encode_opening(self, states: Mapping[str, Any]) -> Encoded:
         """The unseeded generators, as they were when the first scope of the run opened."""
-        return encode(dict(states), {}, key=f"{self.home}?/opening", secret=self.secret)
+        return encode(dict(states), {}, key=f"{state_of(self.owner)}opening", secret=self.secret)
 
     def opening(self) -> dict[str, Any] | None:
         """What that was."""
-        for key, _ in self._places(f"{self.home}?/opening"):
-            entry = self._trusted(key)
-            if entry is not None:
-                found: dict[str, Any] = entry.load()
-                return found
-        return None
+        entry = self._trusted(f"{state_of(self.owner)}opening")
+        return None if entry is None else entry.load()
 
     def intents(self) -> Iterator[tuple[str, Decoded]]:
         """What steps with effect="once" have begun, and what came of it."""
@@ -524,9 +505,9 @@ class Shelf:
         self._forget_cached([key])
         self.store.commit(put={key: entry.frames})
 
-    def remove(self, key: str) -> None:
-        self._forget_cached([key])
-        self.store.commit(delete=[key])
+    def remove(self, *keys: str) -> None:
+        self._forget_cached(keys)
+        self.store.commit(delete=keys)
 
     # -- events
 
@@ -546,15 +527,13 @@ class Shelf:
 
     def others(self, node: Node) -> Iterator[tuple[Node, Decoded]]:
         """Other checkpoints of the node's step: first those of the same arguments. A handful, from memory."""
-        for home in (self.home, *(g.home for g in reversed(self.past))):
-            step = f"{home}{quoted(node.step)}/"
-            self._fetch(self._prefix(step))
-            alike, some = self._nodes_of(step)
-            for key in (*alike.get(node.arguments, ())[:_NEAREST], *some):
-                entry = self._trusted(key) if key != node.key else None
-                if entry is not None and not entry.is_tombstone:
-                    arguments, _, code = key[len(step) :].partition(".")
-                    yield Node(home, self.owner, node.step, arguments, code), entry
+        step = f"{self.home}{quoted(node.step)}/"
+        self._fetch(self._prefix(step))
+        alike, some = self._nodes_of(step)
+        for key in (*alike.get(node.arguments, ())[:_NEAREST], *some):
+            entry = self._trusted(key) if key != node.key else None
+            if entry is not None and not entry.is_tombstone:
+                yield self.node(node.step, *key[len(step) :].split(".", 1)), entry
 
     def _nodes_of(self, step: str) -> tuple[dict[str, list[str]], list[str]]:
         """The nodes of a step that were there when one was first missed: by arguments, and some of them."""

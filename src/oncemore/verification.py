@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from . import records
-from .blobs import use
-from .checkpoints import Checkpoint, fold
+from .blobs import listing_key
 from .codec import Decoded, unseal
 from .errors import CheckpointWarning, IntegrityError
-from .events import RunImported, StepForgotten
-from .records import Record, home_of, read_log, run_id_of, sealed_as
-from .reshape import owners
+from .events import SnapshotSaved, StepCompleted
+from .records import Record, home_of, run_id_of, sealed_as
+from .reshape import roots, targets, uid_of
 from .secret import secret
 from .stores import Bytes, Store
+from .timeline import timeline
 
 Progress = Callable[[int, int], object]
 Kind = Literal["damaged", "dangling", "orphan"]
 
-_KINDS = frozenset(
-    ("blob", "changed", "code", "damaged", "event", "gone", "need", "node", "pending", "run", "shared", "use")
-)
+_VALUES = frozenset(("node", "once", "shared"))  # what can have items, and the contents of files
+_OWNED = frozenset(("calls", "event", "items", "node", "once", "state", "wrote"))  # by a run
+_KINDS = _VALUES | _OWNED | {"blob", "changed", "code", "damaged", "files", "pending", "run"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class _Verifier:
         self.bytes = 0
         self.runs: dict[str, str] = {}  # their ids, by uid
         self._altered: dict[str, str] = {}
-        self._parts: dict[str, list[str]] = {}  # the chunks and blobs that an entry needs, with the marks of these
+        self._parts: dict[str, list[str]] = {}  # what an entry needs: items, contents of files, what it is an alias of
 
     def walk(self, progress: Progress) -> None:
         """Check every signature."""
@@ -110,7 +110,7 @@ class _Verifier:
         kind, name = key.partition("/")[0], sealed_as(key)
         if name is None or kind == "damaged" or kind not in _KINDS:
             return
-        if kind not in ("node", "shared"):
+        if kind not in _VALUES:
             unseal(data, name, secret())
         elif parts := _parts(key, data):
             self._parts[key] = parts
@@ -135,7 +135,7 @@ class _Verifier:
         kind, _, rest = key.partition("/")
         if kind == "run":
             return run_id_of(key)
-        return self.runs.get(rest.partition("/")[0].partition(".")[0], "") if kind in ("node", "event") else ""
+        return self.runs.get(rest.partition("/")[0].partition(".")[0], "") if kind in _OWNED else ""
 
     def _is_there(self, key: str) -> bool:
         return not key or key in self.keys or key in self.store.get_many([key], most=0)
@@ -154,22 +154,26 @@ class _Verifier:
                     yield key, f"event {number} is gone from its log", key
 
     def _missing_of_run(self, run_id: str, record: Record) -> Iterator[tuple[str, str]]:
-        """What a run's record and events tell of and is not there."""
-        for owner in sorted(owners(record) - {record.uid}):
-            mark = f"need/{owner}/{record.uid}"
-            if not self._is_there(mark):
-                yield mark, "the mark is gone that keeps what this fork shares"
-        checkpoints = fold(self.store, run_id, record)
-        absent = _Absent(self.store, record)  # read after them: it knows at least as much
-        for checkpoint in checkpoints:
-            if not self._is_there(checkpoint.entry) and not absent.result(checkpoint):
-                yield checkpoint.entry, f"the result of checkpoint {checkpoint.id} is gone"
-            own = checkpoint.snapshot if not checkpoint.behind else ""  # an earlier one may have been pruned meanwhile
-            if not self._is_there(own) and not absent.state(checkpoint):
-                yield checkpoint.snapshot, f"the state of checkpoint {checkpoint.id} is gone"
+        """What a run's events tell of and is not there."""
+        for counted in timeline(self.store, record.log).counted():
+            event, about = counted.event, f"checkpoint {counted.run or run_id}:{counted.event.seq}"
+            if isinstance(event, SnapshotSaved):
+                continue  # a later one has replaced it, or one of them is as good
+            step = event if isinstance(event, StepCompleted) else None
+            if step is not None and counted.result:
+                here = record.prefix + counted.place
+                if not self._is_there(step.entry):
+                    yield step.entry, f"the result of {about} is gone"
+                elif not step.entry.startswith("shared/") and not self._is_there(here):
+                    yield here, f"{about} is not found any more"
+            own = (
+                event.snapshot if step is None or not step.behind else ""
+            )  # an earlier one may have been pruned meanwhile
+            if not self._is_there(own) and counted.state:
+                yield event.snapshot, f"the state of {about} is gone"
 
     def _missing_parts(self) -> Iterator[tuple[str, str, str]]:
-        """The chunks and blobs that an entry needs and that are not there."""
+        """What an entry needs and is not there."""
         for key, parts in self._parts.items():
             missing = [part for part in parts if not self._is_there(part)]
             try:
@@ -182,33 +186,35 @@ class _Verifier:
     def _orphans(self, runs: Iterable[Record]) -> Iterator[tuple[str, str]]:
         """What nothing refers to. A step that is under way may be about to: then its parts are not told of."""
         busy = any(records.status(self.store, record) == "running" for record in runs)
-        needed = {mark.split("/")[1] for mark, _ in self.store.scan("need/", most=0) if mark.count("/") > 1}
-        gone = {mark.partition("/")[2] for mark, _ in self.store.scan("gone/", most=0)}
-        uids = {*self.runs, *needed, *gone, "shared"}
-        used = {"/".join(mark.split("/")[1:3]) for mark, _ in self.store.scan("use/", most=0) if mark.count("/") > 2}
+        known = roots(self.store)
+        if known is None:
+            return
+        kept = {prefix for run in known for prefix in (run.prefix, *run.undo)}
+        uids = {"shared", *(run.uid for run in known), *(uid for run in known for uid in run.forebears)}
+        reached = set().union(*targets(self.store, kept).values())
         parts = {part for parts in self._parts.values() for part in parts}
+        pending = {f"blob/{key.rpartition('/blob/')[2]}" for key in self.keys if key.startswith("pending/")}
         found: Counter[tuple[str, str]] = Counter()
         for key in sorted(self.keys):
-            kind, _, rest = key.partition("/")
-            uid = rest.partition("/")[0].partition(".")[0]
+            kind = key.partition("/")[0]
             if kind not in _KINDS:
                 found[key, "is nothing of oncemore's"] += 1
             elif kind == "damaged":
                 found[key, "was set aside because it could not be trusted"] += 1
-            elif kind in ("node", "event", "changed") and uid not in uids:
-                found[f"{kind}/{uid}", "belongs to a run that is not there"] += 1
-            elif kind == "gone" and uid not in needed:
-                found[key, "was left by a removal that was cut off; the next one completes it"] += 1
-            elif kind == "need" and "/" in rest and rest.rpartition("/")[2] not in self.runs:
-                found[key, "marks what a fork shares that is not there"] += 1
+            elif kind in _OWNED and uid_of(key) not in uids:
+                found[f"{kind}/{uid_of(key)}", "belongs to a run that is not there; the next clean-up removes it"] += 1
             elif busy:
                 continue
+            elif kind == "node" and home_of(key) not in kept and key not in reached and not key.endswith("/^"):
+                found[key, "is not reached by any run; the next clean-up removes it"] += 1
             elif kind == "pending":
                 found[key, "was left by a step that was cut off; the next clean-up removes it"] += 1
-            elif kind == "blob" and key not in used:
+            elif kind == "blob" and key not in parts and key not in pending:
                 found[key, "is a part of a file that no checkpoint needs"] += 1
-            elif "/#/" in key and key not in parts:
+            elif kind == "items" and key not in parts:
                 found[key.rpartition("/")[0] + "/", "are items of a generator that no checkpoint needs"] += 1
+            elif kind == "files" and key not in parts:
+                found[key, "lists the contents of files of a checkpoint that is not there"] += 1
         for (prefix, said), count in found.items():
             if any(True for _ in self.store.scan(prefix, limit=1, most=0)):  # not removed meanwhile
                 yield prefix, said if count == 1 else f"{said} ({count} entries)"
@@ -217,31 +223,7 @@ class _Verifier:
 
 
 def _parts(key: str, data: Bytes) -> list[str]:
-    """The keys of the chunks and blobs that an entry needs, and of the marks that keep these."""
-    meta = Decoded(data, key=key, secret=secret()).meta
-    chunks = [f"{meta['items']}{number:08x}" for number in range(meta["chunks"])] if "items" in meta else []
-    home = home_of(key)
-    return chunks + [part for blob in meta.get("blobs", ()) for part in (blob, *use(home, key, blob))]
-
-
-class _Absent:
-    """What the events tell of and is rightly not there: it was forgotten, or JSON could not hold it."""
-
-    def __init__(self, store: Store, record: Record) -> None:
-        self._forgotten: dict[str, int] = {}  # up to which event of its log
-        self._imported: dict[str, int] = {}
-        self._without: set[tuple[str, int]] = set()
-        for log in {g.log for g in record.generations}:
-            for event in read_log(store, log):
-                if isinstance(event, StepForgotten):
-                    self._forgotten[event.entry] = event.seq
-                elif isinstance(event, RunImported):
-                    self._imported[log] = event.seq
-                    self._without.update((log, number) for number in event.without)
-
-    def result(self, checkpoint: Checkpoint) -> bool:
-        forgotten = self._forgotten.get(checkpoint.entry.partition("@")[0], 0)
-        return forgotten > checkpoint.number or (checkpoint.log, checkpoint.number) in self._without
-
-    def state(self, checkpoint: Checkpoint) -> bool:
-        return checkpoint.number < self._imported.get(checkpoint.log, 0)
+    """The keys of all that an entry needs: its items, the contents of its files and their list, what it is an alias of."""
+    entry = Decoded(data, key=key, secret=secret())
+    files = [*entry.meta["blobs"], listing_key(key)] if entry.meta.get("blobs") else []
+    return entry.chunks + files + ([entry.alias_of] if entry.alias_of else [])

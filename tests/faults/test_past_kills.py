@@ -88,6 +88,16 @@ def rollback(store: str, template: Path) -> None:
     History(store).rollback("r", to="tenth-20")
 
 
+def fork_(store: str, template: Path) -> None:
+    History(store).fork("r", "second", at="tenth-20")
+
+
+def forget(store: str, template: Path) -> None:
+    with checkpoint_scope("r", store=store):
+        work.forget(1)
+        bulk.forget(10)
+
+
 def undo(store: str, template: Path) -> None:
     History(store).undo_rollback("r")
 
@@ -135,6 +145,26 @@ def after_rollback(store: str, template: Path) -> None:
     assert whole(store) == 0
 
 
+def after_fork(store: str, template: Path) -> None:
+    there = "second" in [run.id for run in History(store).runs()]
+    if not there:
+        fork_(store, template)
+    readable(store, "second")
+    assert whole(store) == 0
+    assert whole(store, "second") == COMPLETE - 21 - 3
+    assert whole(store, "second") == whole(store) == 0
+    History(store).delete("r")
+    assert whole(store, "second") == 0
+    assert History(store).verify().well
+
+
+def after_forget(store: str, template: Path) -> None:
+    readable(store, "r")
+    assert whole(store) in (0, 1, 2)
+    assert whole(store) == 0
+    assert whole(store, "child") == COMPLETE - 31 - 4
+
+
 def after_undo(store: str, template: Path) -> None:
     readable(store, "r")
     assert whole(store) in (0, COMPLETE - 21 - 3)
@@ -163,6 +193,8 @@ DEEDS: dict[str, tuple[Any, ...]] = {
     "prune": (prune, after_prune, None),
     "delete": (delete, after_delete, None),
     "rollback": (rollback, after_rollback, None),
+    "fork": (fork_, after_fork, None),
+    "forget": (forget, after_forget, None),
     "undo": (undo, after_undo, before_undo),
     "import": (import_, after_import, before_import),
 }
@@ -206,6 +238,26 @@ def dying_at(number: int, after: bool) -> Callable[[], None]:
     return prepare
 
 
+def dying_before(number: int) -> Callable[[], None]:
+    """Have this process killed before the n-th time that it asks its store for anything."""
+
+    def prepare() -> None:
+        count = iter(range(1_000_000))
+
+        def counted(method: Callable[..., Any]) -> Callable[..., Any]:
+            def ask(*given: Any, **named: Any) -> Any:
+                if next(count) == number:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return method(*given, **named)
+
+            return ask
+
+        for name in ("get", "get_many", "scan", "commit", "hold", "held"):
+            setattr(DiskStore, name, counted(getattr(DiskStore, name)))
+
+    return prepare
+
+
 def copied(template: Path, folder: Path, before: Callable[[str], None] | None) -> str:
     store = folder / "store"
     shutil.copytree(template / "store", store)
@@ -233,6 +285,27 @@ def test_killed_between_any_two_transactions_nothing_is_half_done(
             if code == 0:
                 assert number > 0
                 return
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DEEDS)
+def test_killed_at_any_operation_of_the_store_nothing_is_half_done(
+    name: str, template: Path, tmp_path: Path, campaign: Any
+) -> None:
+    deed, check, before = DEEDS[name]
+    number, step = 0, campaign(1, 17)
+    while True:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        store = copied(template, folder, before)
+        code = wait(in_child(lambda: deed(store, template), dying_before(number)))
+        assert code in (0, -signal.SIGKILL)
+        assert wait(in_child(lambda: check(store, template))) == 0, f"after a kill at operation {number}"
+        shutil.rmtree(folder)
+        if code == 0:
+            assert number > 0
+            return
+        number += step
 
 
 @pytest.mark.slow

@@ -127,5 +127,5 @@ def values(store: Any) -> list[str]:
 
 
 def content(store: Any) -> dict[str, bytes]:
-    """All that a store holds."""
-    return {key: bytes(data or b"") for key, data in open_store(store).scan("")}
+    """All that a store holds, but for the stamps that are others with every change of a kind."""
+    return {key: bytes(data or b"") for key, data in open_store(store).scan("") if not key.startswith("changed/")}

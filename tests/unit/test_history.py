@@ -18,6 +18,7 @@ from oncemore import (
     fork,
     open_store,
     records,
+    reshape,
 )
 from oncemore.events import RunRenamed
 from oncemore.retention import keep_last
@@ -208,7 +209,10 @@ class Dying(Counting):
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
-def test_a_delete_cut_off_midway_lets_no_old_result_come_back_and_the_next_completes_it(store: str, at: int) -> None:
+def test_a_delete_cut_off_midway_lets_no_old_result_come_back_and_the_next_completes_it(
+    store: str, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reshape, "_BATCH", 5)
     flow(store, "other")
     before = content(store)
     flow(store)

@@ -469,8 +469,8 @@ SAMPLES = """
                 found.append(sample("hello"))
                 found += pool.map(sample, ["hello"] * 4, chunksize=2)
             print(*sorted(found))
-            left = [key for key, _ in run.store.scan("node/") if "/&/" in key]
-        print(len(left), [key for key, _ in run.store.scan("node/") if "/&/" in key])
+            left = [key for key, _ in run.store.scan("calls/")]
+        print(len(left), [key for key, _ in run.store.scan("calls/")])
 """
 
 

@@ -648,5 +648,5 @@ def test_codes_adopted_for_each_other_are_found_and_end() -> None:
 
     adopted = [["step", "a", "b"], ["step", "b", "a"], ["step", "c", "a"]]
     shelf = Shelf(open_store("memory://adopted"), "o", "node/o/", None, adopted=adopted)
-    codes = [key.rpartition(".")[2] for key, _ in shelf._known(shelf.node("step", "x", "b"))]
+    codes = [key.rpartition(".")[2] for key in shelf._known(shelf.node("step", "x", "b"))]
     assert codes == ["b", "a", "c"]

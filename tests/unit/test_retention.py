@@ -313,7 +313,7 @@ def test_the_contents_of_files_go_with_the_last_checkpoint_that_has_them(store: 
         file("two", 100_000)
     assert run.ran["file"] == 0 and Path("two").stat().st_size == 100_000
     History(store).delete("r")
-    assert keys(store, "blob/") == keys(store, "use/") == []
+    assert keys(store, "blob/") == keys(store, "files/") == []
 
 
 def test_the_summary_in_the_list_of_runs_shrinks_with_what_was_removed(store: str) -> None:

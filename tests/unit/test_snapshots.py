@@ -67,7 +67,7 @@ class Counted:
 
 def snapshots(run: Run) -> list[int]:
     """The sizes of the snapshots that are stored."""
-    return [len(data or b"") for key, data in run.store.scan("node/") if "/=/" in key]
+    return [len(data or b"") for key, data in run.store.scan("state/") if not key.endswith("/opening")]
 
 
 class Clock:

@@ -386,7 +386,7 @@ class RunFiles:
     def _key(self, path: str) -> str:
         run = self._run()
         owner = run.shelf.owner if run is not None else ""
-        return f"node/{owner}/*/{blake3(os.fsencode(self.name(path))).hexdigest(length=16)}"
+        return f"wrote/{owner}/{blake3(os.fsencode(self.name(path))).hexdigest(length=16)}"
 
     def _note(self, path: str) -> dict[str, Any]:
         run = self._run()
