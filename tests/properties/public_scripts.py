@@ -9,7 +9,7 @@ them is in this repository. Each gets `@checkpointed` above every function at it
 
 * plain, twice: a value that differs between these two (a duration, an unseeded draw) is not compared;
 * with oncemore from beginning to end ("first"), and once more ("again": no step body may run, but for calls whose arguments
-  differ between the two plain runs as well);
+  differ between the two plain runs as well, which the table counts);
 * with oncemore, killed with SIGKILL after a third and after two thirds of its statements, then resumed ("resumed").
 
 A function with an argument that has no identity (the axes of a figure, a simulation's environment) is refused with an error that
@@ -250,7 +250,9 @@ def check(path: Path) -> dict[str, Any]:
             again = attempt("again", folder / "whole")
             ran = Counter(again["bodies"] if again else ())
             if one["bodies"] != two["bodies"]:
+                every = ran.total()
                 ran &= Counter(one["bodies"]) & Counter(two["bodies"])
+                row["other"] = every - ran.total()
             if ran:
                 row["again"] += f"; runs {ran.total()}"
         ticks = one["ticks"] - len(one["bodies"])  # a resumed run has no more than those between statements
@@ -303,6 +305,7 @@ def main() -> int:
         total, failed = total + 1, failed + (not good(row))
         columns = [f"{row[column]:24.80}" for column in ("first", "again", "resumed")]
         told = f"(refused: {row['refused']})" if row.get("refused") else ""
+        told += f"(ran again with other arguments, as plain runs do: {row['other']})" if row.get("other") else ""
         print(f"{row['script']:44} {row.get('seconds', ''):>5} {row.get('bodies', ''):>6}", *columns, told, flush=True)
         if asked.only:
             print(*row["told"], sep="\n")
