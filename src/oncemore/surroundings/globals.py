@@ -7,6 +7,7 @@ in a class or module which it reaches (by `setattr`, `globals()`, `cls.x`) are f
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import Counter
 from collections.abc import Mapping
@@ -45,14 +46,15 @@ class Globals(Surrounding):
     def before(self, moment: Moment) -> _Noted:
         member, found = moment.member, dict[str, _Watched]()
         moment.roots.beside = member is not None and moment.step in moment.run.epochs.concurrent
-        for name, datum in moment.data.items():
-            # beside others: as it was when one of them last looked, since what has changed since then belongs to no step yet
-            known = member.group.notes.get(name) if member is not None and member.shares else None
-            found[name] = known or _Watched(datum, _note(datum))
-            moment.roots.add("global", name, found[name].note.walk)
-            moment.roots.notes["global", name] = found[name].note
-            if member is not None and known is None:
-                member.group.notes[name] = found[name]
+        with contextlib.nullcontext() if member is None else member.group.lock:
+            for name, datum in moment.data.items():
+                # beside others: as it was when one last looked, since what has changed since then belongs to no step yet
+                known = member.group.notes.get(name) if member is not None and member.shares else None
+                found[name] = known or _Watched(datum, _note(datum))
+                moment.roots.add("global", name, found[name].note.walk)
+                moment.roots.notes["global", name] = found[name].note
+                if member is not None and known is None:
+                    member.group.notes[name] = found[name]
         names = _names(moment)
         return _Noted(found, names) if found or names else SKIP
 
