@@ -314,6 +314,8 @@ class Definition:
             bound = self.identity.bind(*args, **kwargs)
         except TypeError:
             return None  # calling the function itself gives the error that the user knows
+        if run.unseeded is not None:
+            run.unseeded.look_again(run.shelf.opening)
         group = run.beside
         entered, busy = group.entered, bool(group)
         try:

@@ -227,3 +227,21 @@ def test_an_edited_seed_beside_an_unseeded_generator_counts(script: Script) -> N
     once, again = script(first), script(second)
     assert again.lines[0] == "RAN 1"
     assert again.lines[-1] != once.lines[-1]
+
+
+def test_numpy_that_is_first_imported_inside_the_scope_opens_where_the_first_attempt_did(script: Script) -> None:
+    skipped_alike(
+        script,
+        """
+        from oncemore import checkpoint_scope, checkpointed
+
+        @checkpointed
+        def draw(n):
+            print("RAN", n)
+            return float(np.random.rand())
+
+        with checkpoint_scope("run"):
+            import numpy as np
+            print(draw(1), np.random.rand(), draw(2))
+        """,
+    )

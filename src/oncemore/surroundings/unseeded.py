@@ -70,6 +70,21 @@ class Unseeded:
         _openings[run] = [*self._earlier, self._opening]
         self.states = {name: take() for name, (take, _) in self._found.items()}
         self.written = not self.states  # nothing to be remembered
+        self._lacks_numpy = not self._earlier and loaded("numpy") is None
+
+    def look_again(self, kept: Callable[[], dict[str, Any] | None]) -> None:
+        """A step is called: numpy may have been loaded inside the scope. `kept` gives the states of the first attempt."""
+        if not self._lacks_numpy or loaded("numpy") is None:
+            return
+        self._lacks_numpy = False
+        for name, (take, give) in _find_global():
+            if name not in self._found:
+                self._found[name] = take, give
+                known = (kept() or {}).get(name)
+                if known is not None:
+                    give(known)
+                self.states[name] = take()
+                self.written = self.written and known is not None
 
     def take(self, states: dict[str, Any]) -> None:
         """Put them to the states that the first attempt opened with."""
@@ -109,6 +124,11 @@ def _global() -> Handles:
 
 
 def _find() -> Handles:
+    yield from _find_global()
+    yield from _of_modules()
+
+
+def _find_global() -> Handles:
     for name, (take, give) in _global():
         state = take()
         made = state.get("state", {}) if isinstance(state, dict) else {}
@@ -117,7 +137,6 @@ def _find() -> Handles:
         )  # a seed leaves another mark
         if fresh or digest(state) == _imported:
             yield name, (take, give)
-    yield from _of_modules()
 
 
 def every_state() -> dict[str, Any]:
