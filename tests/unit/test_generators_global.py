@@ -241,7 +241,7 @@ def test_numpy_that_is_first_imported_inside_the_scope_opens_where_the_first_att
             return float(np.random.rand())
 
         with checkpoint_scope("run"):
-            import numpy as np
+            import numpy as np, numpy.random  # which numpy itself loads when it is needed
             print(draw(1), np.random.rand(), draw(2))
         """,
     )
