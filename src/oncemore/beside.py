@@ -22,6 +22,7 @@ class Group:
     def __init__(self, thread: int = 0) -> None:
         self._process, self._lock = os.getpid(), threading.RLock()
         self.thread = thread or threading.get_ident()  # of the step around them, or of the scope
+        self.epochs = Epochs()
         self.notes: dict[str, Any] = {}
         self.generators: dict[str, Any] = {}  # how the random generators were when the first of them began
         self.pending: list[Any] = []  # changes that belong to the step that ends next
@@ -87,19 +88,25 @@ class Member:
         self.group.leave(self)
 
 
-class Epochs:
-    """The data that steps of a run read: what it was when the script itself changed it last, and what steps left there."""
+class Concurrent:
+    """Of all steps of a run: those that overlap with others, and the order in which they end."""
 
     def __init__(self) -> None:
-        self._first: dict[str, bytes] = {}
-        self._left: dict[str, bytes] = {}
-        self.concurrent: set[str] = set()  # steps that overlap with others
-        self.ended = 0  # when the last step ended that ran beside others, also in an earlier attempt if it was skipped
+        self.steps: set[str] = set()
+        self.ended = 0  # when the last one ended that ran beside others, also in an earlier attempt if it was skipped
 
     def stamp(self) -> int:
         """The time, for a step that ends beside others: later than for all before it, whatever the clock says."""
         self.ended = max(time.time_ns(), self.ended + 1)
         return self.ended
+
+
+class Epochs:
+    """The data that the steps under one step, or under none, read: what that step or the script made of it, and what they left."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, bytes] = {}
+        self._left: dict[str, bytes] = {}
 
     def first(self, data: Iterable[tuple[str, bytes]], *, busy: bool) -> list[bytes]:
         """What the script itself made of each; `busy`: steps are running, and may be changing it now."""

@@ -291,13 +291,13 @@ class Definition:
             member.leave()
         beside = member.overlapped and bool(call.behaviour.data)
         if beside:
-            run.epochs.concurrent.add(self.name)
+            run.concurrent.steps.add(self.name)
         kept = self.kept(value, effects, scene.moment, facts)
         kept.hold, kept.seen, kept.damaged = lease.hold, lease.entry, call.damaged
         if beside:
             kept.meta["beside"] = True
         if member.overlapped and effects:
-            kept.meta["ended"] = member.ended or run.epochs.stamp()
+            kept.meta["ended"] = member.ended or run.concurrent.stamp()
         yield Blocking(functools.partial(run.record, node, kept, reason=why, seconds=took))
         return value
 
@@ -339,9 +339,9 @@ class Definition:
             node.call = node.identity.digest
         if behaviour.data:
             busy = busy or group.entered != entered  # then a step may be changing the data, or may have meanwhile
-            code = behaviour.with_data(run.epochs.first(zip(self._names(call), behaviour.digests), busy=busy))
+            code = behaviour.with_data(group.epochs.first(zip(self._names(call), behaviour.digests), busy=busy))
             call.beside = shelf.node(self.name, arguments.digest, code) if code != behaviour.digest else None
-            if call.beside is not None and (busy or group.apart or self.name in run.epochs.concurrent):
+            if call.beside is not None and (busy or group.apart or self.name in run.concurrent.steps):
                 call.take_beside()
         return call
 
@@ -355,7 +355,7 @@ class Definition:
         """Note that it was a step that changed the data which its code reads."""
         if "globals" in effects:
             with call.run.beside.lock:  # looked at and noted together: the last to look has the last word
-                call.run.epochs.leave(zip(self._names(call), call.behaviour.look_again()))
+                call.run.beside.epochs.leave(zip(self._names(call), call.behaviour.look_again()))
 
     def give_back(self, call: Call) -> None:
         """The call failed: the next identical one is the same node."""
@@ -401,12 +401,12 @@ class Definition:
         if found.moment is not None:
             depend(call.run, found.entry.meta.get("reads", ()))
             if call.opening is not None and call.run.unseeded is not None and call.run.unseeded.choose(call.opening):
-                call.run.epochs.restart(call.opening.digests.items())
+                call.run.beside.epochs.restart(call.opening.digests.items())
             member = call.run.beside.enter()  # so that nobody takes what it changes now for the script's doing
             try:
                 found.moment.member = member
                 with member.group.lock:
-                    call.run.epochs.ended = max(call.run.epochs.ended, found.entry.meta.get("ended", 0))
+                    call.run.concurrent.ended = max(call.run.concurrent.ended, found.entry.meta.get("ended", 0))
                     restore(found.moment, found.effects, repeated=again or ())
                     self._changed(call, found.effects)
             finally:
@@ -494,7 +494,7 @@ class Definition:
             if entry is None and run.unseeded is not None:
                 entry = self._find_earlier(call, run.unseeded) or entry
             if entry is not None and not entry.value_only and entry.meta.get("beside"):
-                run.epochs.concurrent.add(self.name)
+                run.concurrent.steps.add(self.name)
         except StoreError as error:
             if run.strict and isinstance(error, IntegrityError):
                 raise

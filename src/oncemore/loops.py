@@ -495,7 +495,7 @@ class _Snapshots:
             run.applied.clear()
         self._restore_state(kept)
         begin.variables.restore(kept["variables"], self._body)
-        run.epochs.resume(kept["epochs"])
+        run.beside.epochs.resume(kept["epochs"])
         put_back(kept["generators"])
         begin.restored |= kept["generators"].keys()
         record(*begin.recorders)
@@ -610,7 +610,7 @@ class _Snapshots:
                 or digest(begin.generators[name]) != digest(state)
             },
             "variables": begin.variables.changed(self._body),
-            "epochs": self._run.epochs.known(),
+            "epochs": self._run.beside.epochs.known(),
             "process": begin.changes.effect() or {},
             "calls": begin.taken.counts(),
         }

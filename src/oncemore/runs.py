@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from blake3 import blake3
 
 from . import current, events, intents, records
-from .beside import Epochs, Group
+from .beside import Concurrent, Group
 from .errors import CodecError, FingerprintError, HoldLost, StoreError, UsageError, log, logger, warn
 from .events import Event
 from .fingerprint.calls import Variants
@@ -150,7 +150,7 @@ class Run(Past):
         self.report: Report | None = None  # tells people, if any look
         self.unkept: dict[str, str] = {}  # the steps of which nothing could be kept, and why
         self.unseeded: Unseeded | None = None
-        self.group, self.epochs = Group(), Epochs()
+        self.group, self.concurrent = Group(), Concurrent()
         self.started = StartNotifier(lambda event: self.shelf.append([event]))
         self._opened: Opened
         self.snapshots = Snapshots()

@@ -279,3 +279,28 @@ def test_what_is_inside_shared_data_is_found_again_in_whatever_order_they_are_sk
     assert run.ran == {}
     assert {kind: sorted(found) for kind, found in groups.items()} == {"even": [0, 2, 4], "odd": [1]}
     assert stats == {"even": {"n": 3, "seen": {0, 2, 4}}, "odd": {"n": 1, "seen": {1}}}
+
+
+@checkpointed
+def inner() -> int:
+    return len(results)
+
+
+@checkpointed
+def outer() -> int:
+    results.append(1)
+    return inner()
+
+
+@checkpointed
+def beside_others(x: int) -> int:
+    return x + len(results)
+
+
+def test_a_map_after_a_step_with_steps_inside_is_found_again_when_that_is_skipped() -> None:
+    for runs in ({"outer": 1, "inner": 1, "beside_others": 3}, {}):
+        begin()
+        with checkpoint_scope("after", store="store") as run:
+            outer()
+            assert run.map(beside_others, range(3), concurrency=2) == [1, 2, 3]
+        assert run.ran == runs

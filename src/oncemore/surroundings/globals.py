@@ -45,7 +45,7 @@ class Globals(Surrounding):
 
     def before(self, moment: Moment) -> _Noted:
         member, found = moment.member, dict[str, _Watched]()
-        moment.roots.beside = member is not None and moment.step in moment.run.epochs.concurrent
+        moment.roots.beside = member is not None and moment.step in moment.run.concurrent.steps
         with nullcontext() if member is None else member.group.lock:
             for name, datum in moment.data.items():
                 # beside others: as it was when one of them last looked; what has changed since then belongs to no step yet
@@ -72,7 +72,7 @@ class Globals(Surrounding):
             found = _changes(moment.roots, {name: group.notes.get(name, each) for name, each in note.items()}, now)
             group.notes.update({name: _Watched(note[name].datum, after) for name, after in now.items()})
             earlier, group.pending = group.pending, []
-            member.ended = moment.run.epochs.stamp()
+            member.ended = moment.run.concurrent.stamp()
             return functools.reduce(_joined, [*earlier, found or {}]) or None
 
     def verify(self, moment: Moment, effect: dict[str, Any] | None) -> str | None:

@@ -36,11 +36,11 @@ class Generators(Surrounding):
     def after(self, moment: Moment, note: dict[str, Any]) -> dict[str, Any] | None:
         # a library that was loaded by the step itself counts as changed: its generator is where the step left it
         with moment.run.group.lock:  # of two steps side by side, the later one has the later state
-            now, ended = states(), moment.run.epochs.stamp()
+            now, ended = states(), moment.run.concurrent.stamp()
         found = {name: state for name, state in now.items() if name not in note or not same_state(state, note[name])}
         if not found or moment.run.joined:
             return found or None
-        epochs, member = moment.run.epochs, moment.member
+        epochs, member = moment.run.beside.epochs, moment.member
         if member is not None and member.shares:
             first = {**note, **member.group.generators}
             for name in found.keys() & first.keys():
@@ -62,7 +62,7 @@ class Generators(Surrounding):
         now = state_digest(generators[bare][0]())
         if name == bare:
             return now.hex()
-        [first] = run.epochs.first([(f"random:{bare}", now)], busy=busy or group.entered != entered)
+        [first] = group.epochs.first([(f"random:{bare}", now)], busy=busy or group.entered != entered)
         return str(first.hex())
 
     def label(self, name: str) -> str:
@@ -73,20 +73,20 @@ class Generators(Surrounding):
         return f"{self.label(name)} was seeded differently"
 
     def restore(self, moment: Moment | None, effect: dict[str, Any]) -> None:
-        epochs: Any = None if moment is None else moment.run.epochs
+        run: Any = None if moment is None else moment.run
         ended = effect.get(_BESIDE)
-        if ended is not None and epochs is not None:
-            if ended < epochs.ended:
+        if ended is not None and run is not None:
+            if ended < run.concurrent.ended:
                 return  # of steps that ran side by side, the one that ended last left the generator as it was then
-            epochs.ended = ended
+            run.concurrent.ended = ended
         for name, state in effect.items():
             if name == _BESIDE:
                 continue
             if name in _MODULES:
                 __import__(_MODULES[name])
             _generators()[name][1](state)
-            if epochs is not None:
-                epochs.leave([(f"random:{name}", state_digest(state))])
+            if run is not None:
+                run.beside.epochs.leave([(f"random:{name}", state_digest(state))])
 
     def repeat(self, moment: Moment, effect: dict[str, Any]) -> None:
         """Others have drawn since: nothing is wound back."""
