@@ -18,13 +18,13 @@ from typing import Any, BinaryIO
 from blake3 import blake3
 
 from . import records
-from .blobs import BLOBS, listing_key
+from .blobs import BLOBS, listing_key, pending
 from .codec import Decoded, seal, unseal, unsigned
 from .errors import IntegrityError, UsageError
 from .events import SnapshotSaved, StepCompleted
 from .fingerprint import code_of
 from .nodes import intents_of, state_of
-from .records import RUNS, closed, parse, record_key, sealed_as, stamp
+from .records import ALIASES, closed, parse, record_key, sealed_as, stamp
 from .reshape import targets
 from .secret import secret
 from .stores import Bytes, Frames, Hold, Store
@@ -91,6 +91,7 @@ def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
         for uid in (*record.forebears, record.uid):
             yield from each(f"event/{uid}/")
             yield from each(f"{state_of(uid)}opening")
+            yield from each(f"forks/{uid}/{record.uid}")
         for key, _ in store.scan(intents_of(record.uid), most=0):
             yield from entry(key)
         yield from each(f"wrote/{record.uid}/")
@@ -202,9 +203,10 @@ def _check_conflicts(store: Store, archive: _Archive, here: Mapping[str, str]) -
 
 def _bring(store: Store, archive: _Archive, here: Mapping[str, str], newer: Mapping[str, Bytes | None]) -> None:
     """Entries first, in batches, then the records: killed midway, no half run is seen, and `clean` removes what was brought."""
-    lists = {key: _signed(key, archive.read(key)) for key in archive.keys if key.startswith("files/")}
-    if lists:
-        store.commit(put={**lists, BLOBS: stamp()})  # first: nobody removes the contents of files that it needs
+    marks = {pending(f"gone/{min(archive.uids)}", key): [b"1"] for key in archive.keys if key.startswith("blob/")}
+    gone = {f"gone/{uid}": [b"1"] for uid in archive.uids - here.keys() - {"shared"}}
+    if gone or marks:  # nobody removes the contents of files that it needs
+        store.commit(put={**gone, **marks, BLOBS: stamp()})
     present = store.get_many(archive.keys, most=0)
     last: dict[str, Frames] = {}
     batch: dict[str, Frames] = {}
@@ -219,13 +221,17 @@ def _bring(store: Store, archive: _Archive, here: Mapping[str, str], newer: Mapp
             key = record_key(here[uid]) if uid in here else key
             if uid not in here or key in newer:
                 last[key], expect[key] = _signed(key, data), newer.get(key)
+        elif key.startswith("forks/"):
+            last[key] = [data]
         else:
             batch[key] = _signed(key, data)
             size += len(data)
             if size > _BATCH:
                 store.commit(put=batch)
                 batch, size = {}, 0
-    if not store.commit(put={**batch, **last, RUNS: stamp()}, expect=expect):
+    # What is shared with a run that is not here keeps its mark: it goes with the last that needs it.
+    whole = [f"gone/{uid}" for uid in archive.uids if uid in here or uid in archive.records.values()]
+    if not store.commit(put={**batch, **last, ALIASES: stamp()}, delete=[*whole, *marks], expect=expect):
         raise UsageError(f"runs of the archive were changed in {store.url} meanwhile; import it again")
 
 

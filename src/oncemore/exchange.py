@@ -14,7 +14,7 @@ from .codec import Decoded, alias, encode, tombstone
 from .errors import CodecError, IntegrityError, NotRecorded, StoreError, UsageError
 from .events import Event, RunImported
 from .nodes import LEFT_OUT, intent_key, intents_of, state_of
-from .records import RUNS, Record, checked, record_key, sealed, signed, stamp
+from .records import Record, checked, record_key, sealed, signed
 from .secret import secret
 from .stores import Bytes, Frames, Store
 from .timeline import place_of
@@ -114,10 +114,10 @@ def import_json(store: Store, path: str | os.PathLike[str]) -> list[str]:
             raise UsageError(f"there is another run {run_id!r} in {store.url}: rename or delete it first")
     for run_id, record, put, log in planned:
         if record.uid not in marks:
-            put.update({record_key(run_id): sealed(record_key(run_id), record), RUNS: stamp()})
+            put[record_key(run_id)] = sealed(record_key(run_id), record)
             known = next(store.scan(record.log, limit=1), None) is not None  # of a deleted run that forks need
             append = {} if known else {record.log: log}
-            store.commit(put=put, append=append, expect={record_key(run_id): None})
+            store.commit(put=put, append=append, delete=[f"gone/{record.uid}"], expect={record_key(run_id): None})
     return [run_id for run_id, *_ in planned]
 
 

@@ -120,7 +120,7 @@ def sealed_as(key: str) -> str | None:
     """Under which name an entry is signed: events under that of their log, marks not at all."""
     if key.startswith("event/"):
         return key[: key.rindex("/") + 1]
-    return None if key.startswith(("pending/", "changed/")) else key
+    return None if key.startswith(("pending/", "changed/", "forks/", "gone/")) else key
 
 
 def parse(key: str, data: Bytes) -> Record:
@@ -241,7 +241,7 @@ def status(store: Store, record: Record) -> str:
 
 # -- the prefixes of runs
 
-RUNS = "changed/runs"  # another whenever a run or an alias is made: who removes entries sees that none was meanwhile
+ALIASES = "changed/aliases"  # another whenever aliases are made: who removes entries sees that none was meanwhile
 REMOVED = (
     "changed/removed"  # another whenever entries are removed: who makes aliases of them sees that none was meanwhile
 )

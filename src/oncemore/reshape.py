@@ -15,18 +15,31 @@ from typing import Any
 from . import records
 from .blobs import BLOBS, listing, listing_key, sweep
 from .checkpoints import Checkpoint, checkpoints_of
-from .codec import Decoded, alias, seal, tombstone, unseal, unsigned
-from .errors import IntegrityError, UsageError, log
+from .codec import Decoded, alias, seal, tombstone, unseal
+from .errors import IntegrityError, UsageError
 from .events import Event, Forked, RollbackUndone, RolledBack, RunRenamed, StepCompleted
 from .nodes import ROLLED_BACK, SIGILS, intent_key, intents_of, state_of
-from .records import REMOVED, RUNS, Record, checked, closed, home_of, parse, read, record_key, sealed, signed, stamp
+from .records import (
+    ALIASES,
+    REMOVED,
+    Record,
+    changed,
+    checked,
+    closed,
+    home_of,
+    parse,
+    read,
+    record_key,
+    sealed,
+    signed,
+    stamp,
+)
 from .secret import secret
 from .stores import Bytes, Frames, Store
 from .timeline import Counted, timeline, totals
 
 _BATCH = 5000  # entries removed in one transaction: others wait some hundredths of a second
 _SMALL = 4096  # bytes; aliases and tombstones have less
-_TRIES = 10
 
 
 def rollback(store: Store, run_id: str, *, to: str | None = None, before: str | None = None, own: str = "") -> Record:
@@ -64,7 +77,7 @@ def undo_rollback(store: Store, run_id: str) -> Record:
         record.counted = line.last
         return [RollbackUndone()]
 
-    return records.change(store, run_id, undo, put={RUNS: stamp()})
+    return records.change(store, run_id, undo)
 
 
 def reopen(store: Store, run_id: str, prefix: str) -> Record:
@@ -113,17 +126,15 @@ def _carry(
             continue
         node, key = place.partition("@")[0], record.prefix + place
         entry = _decoded(old, data)
-        why = entry.meta["hides"] if entry is not None and entry.is_tombstone else ""
-        if not why and (places is None or place in places or (nodes is not None and place in nodes)):
+        stays = places is None or place in places or (nodes is not None and place in nodes)
+        if stays or (entry is not None and entry.is_tombstone):
             put[key] = alias(key, secret(), (entry.alias_of if entry is not None else "") or old)
-        elif place[0] in SIGILS:
-            continue
-        elif why or left_out or (nodes is not None and place != node and node in nodes):
-            put[key] = tombstone(key, secret(), why or left_out or ROLLED_BACK)
+        elif place[0] not in SIGILS and (left_out or (nodes is not None and place != node and node in nodes)):
+            put[key] = tombstone(key, secret(), left_out or ROLLED_BACK)
     record.entries = sum(1 for key in put if key[len(record.prefix)] not in SIGILS and "@" not in key)
     if counted is not None:
         record.nodes, record.bytes = totals(counted)
-    put[RUNS] = stamp()
+    put[ALIASES] = stamp()
     return put
 
 
@@ -163,6 +174,7 @@ def fork(
     opening, mine = entry_of(store, f"{state_of(parent.uid)}opening"), f"{state_of(child.uid)}opening"
     if opening is not None:
         put[mine] = alias(mine, secret(), opening.alias_of or opening.key)
+    put.update({f"forks/{uid}/{child.uid}": [b"1"] for uid in child.forebears})
     put[key] = sealed(key, child)
     fact = Forked(
         parent=run_id, at=number, log=parent.log, until=line.last, within=within if within != parent.log else ""
@@ -206,7 +218,7 @@ def rename(store: Store, run_id: str, new_id: str) -> None:
         if store.get(new) is not None:
             raise UsageError(f"there is a run {new_id!r} already")
         fact = signed(record.log, RunRenamed(before=run_id), secret())
-        put, append = {new: sealed(new, record), RUNS: stamp()}, {record.log: [fact]}
+        put, append = {new: sealed(new, record)}, {record.log: [fact]}
         if store.commit(put=put, append=append, delete=[old], expect={old: data, new: None}):
             return
 
@@ -221,96 +233,74 @@ def delete(store: Store, run_id: str) -> None:
     record = read(store, run_id) if then is None else parse(key, then)
     if records.status(store, record) == "running":
         raise UsageError(f"run {run_id} is running; stop it before you delete it")
-    if not store.commit(put={RUNS: stamp(), REMOVED: stamp()}, delete=[key], expect={key: then}):
+    gone: dict[str, Frames] = {f"gone/{record.uid}": [b"1"], REMOVED: stamp()}
+    shares = [f"forks/{uid}/{record.uid}" for uid in record.forebears]
+    if not store.commit(put=gone, delete=[key, *shares], expect={key: then}):
         return delete(store, run_id)  # it changed meanwhile
     clean(store)
 
 
-# -- removal: what no run reaches
+# -- removal: what no run reaches. `forks/<uid>/<uid of a fork>` says who may have aliases of a run's entries, `gone/<uid>` that
+#    the run was deleted, or is being imported by whoever holds that key.
 
 
 def clean(store: Store) -> None:
     """Remove what deleted runs, and imports and steps that were cut off, left and nobody needs any more."""
-    for _ in range(_TRIES):
-        if _collect(store):
-            break
+    for mark, _ in list(store.scan("gone/", most=0)):
+        clear(store, mark.partition("/")[2])
     sweep(store)
+    if next(store.scan("run/", limit=1, most=0), None) is None:
+        store.commit(delete=[ALIASES, REMOVED, BLOBS])
 
 
-def _collect(store: Store) -> bool:
-    """Remove the entries that no run reaches; False if a run or an alias was made meanwhile: then it has to be done anew."""
-    then = store.get(RUNS)
-    prefixes = {f"node/{name}/" for name in names(store, "node/")}  # before the records: whoever has entries has one
-    owners = {*map(uid_of, prefixes), *names(store, "event/")}
-    runs = roots(store)
-    if runs is None:
-        return True
-    alive, needed = {run.uid for run in runs}, {uid for run in runs for uid in run.forebears}
-    kept = {prefix for run in runs for prefix in (run.prefix, *run.undo)}
-    going: dict[str, list[str]] = {}  # by the run that they belonged to
-    reached = targets(store, kept) if prefixes - kept else {}
-    for prefix in prefixes - kept:
-        keys = going.setdefault(uid_of(prefix), [])
-        stay = {*reached[prefix], closed(prefix)} if prefix in reached else set[str]()
-        for key in [key for key, _ in store.scan(prefix, most=0) if key not in stay]:
-            entry = entry_of(store, key) if uid_of(prefix) in alive | needed else None  # else all its items go
-            keys += [key, listing_key(key), *(entry.chunks if entry is not None else ())]
-    for owner in owners - alive:
-        # The events are last: as long as there are any, the rest is found.
-        kinds = ("once", "calls", "wrote", *(() if owner in needed else ("items", "state", "event")))
-        keys = [key for kind in kinds for key, _ in store.scan(f"{kind}/{owner}/", most=0)]
-        going.setdefault(owner, []).extend([*map(listing_key, keys), *keys])
-    lists = [key for key, _ in store.scan("files/", most=0)]
-    there = store.get_many([key.partition("/")[2] for key in lists], most=0)
-    for key in lists:  # an import that was cut off brought those first
-        entry_key = key.partition("/")[2]
-        if entry_key not in there:
-            going.setdefault(uid_of(entry_key), []).append(key)
-    if not runs:
-        going[""] = [BLOBS, REMOVED, RUNS]
-    return all(_remove(store, owner, keys, then) for owner, keys in sorted(going.items(), reverse=True))
-
-
-def _remove(store: Store, owner: str, keys: list[str], then: Bytes | None) -> bool:
-    hold = store.hold(f"gone/{owner}") if keys else None
+def clear(store: Store, uid: str, run_id: str | None = None) -> None:
+    """Remove the entries of a run that neither it nor a fork of it reaches; of a deleted run without forks, everything."""
+    hold = store.hold(f"gone/{uid}")
     if hold is None:
-        return True  # it is being imported, or another removes it
+        return  # it is being imported, or another removes it
     try:
-        keys.insert(0, f"changed/{owner}")
-        batches = [keys[start : start + _BATCH] for start in range(0, len(keys), _BATCH)]
-        put = {REMOVED: stamp()} if owner else {}
-        return all(store.commit(put=put, delete=batch, expect={RUNS: then}) for batch in batches)
+        while not _clear(store, uid, run_id):
+            pass  # an alias was made meanwhile
     finally:
         hold.release()
 
 
-def names(store: Store, kind: str) -> Iterator[str]:
-    """The different second parts of the keys that begin with `kind`."""
+def _clear(store: Store, uid: str, run_id: str | None) -> bool:
+    then, mark = store.get(ALIASES), f"gone/{uid}"
+    record = None if run_id is None else read(store, run_id)
+    if record is None and store.get(mark) is None:
+        return True
+    own = set() if record is None else {record.prefix, *record.undo}
+    forks = forks_of(store, uid)
+    reached = targets(store, (*own, *(prefix for fork in forks for prefix in prefixes(store, fork))))
+    keys: list[str] = []
+    for prefix in set(prefixes(store, uid)) - own:
+        stay = reached.get(prefix, set[str]())
+        if stay or record is not None:  # a scope may be open that does not know yet that the run has left it
+            stay = {*stay, closed(prefix)}
+        for key in [key for key, _ in store.scan(prefix, most=0) if key not in stay]:
+            entry = entry_of(store, key) if record is not None or forks else None  # else all its items go
+            keys += [key, listing_key(key), *(entry.chunks if entry is not None else ())]
+    kinds = () if record is not None else ("once", "calls", "wrote", *(() if forks else ("items", "state", "event")))
+    rest = [key for kind in kinds for key, _ in store.scan(f"{kind}/{uid}/", most=0)]
+    keys += [*map(listing_key, rest), *rest]
+    if record is None and not forks:
+        keys += [changed(uid), mark]
+    batches = [keys[start : start + _BATCH] for start in range(0, len(keys), _BATCH)]
+    return all(store.commit(put={REMOVED: stamp()}, delete=batch, expect={ALIASES: then}) for batch in batches)
+
+
+def forks_of(store: Store, uid: str) -> list[str]:
+    """The uids of the runs that may share entries with a run."""
+    return [key.rpartition("/")[2] for key, _ in store.scan(f"forks/{uid}/", most=0)]
+
+
+def prefixes(store: Store, uid: str) -> Iterator[str]:
+    """All prefixes of a run under which there is something."""
     after = ""
-    while (found := next(store.scan(kind, after=after, limit=1, most=0), None)) is not None:
-        name = found[0].split("/")[1]
-        yield name
-        after = f"{kind.partition('/')[0]}/{name}/\U0010ffff"
-
-
-def uid_of(key: str) -> str:
-    """The run that an entry or a prefix belongs to."""
-    return "shared" if key.startswith("shared/") else key.split("/")[1].partition(".")[0]
-
-
-def roots(store: Store) -> list[Record] | None:
-    """The records of all runs, those that cannot be trusted included: they keep what they name. None if one cannot be read."""
-    found: list[Record] = []
-    for kind in ("run/", "damaged/run/"):
-        for key, data in store.scan(kind):
-            try:
-                fields = json.loads(bytes(unsigned(data or b"")))
-                known = {name: fields[name] for name in ("uid", "prefix", "undo", "forebears")}
-                found.append(Record(**known))
-            except (ValueError, KeyError, TypeError):
-                log("nothing is removed: the record %s cannot be read", key)
-                return None
-    return found
+    while (found := next(store.scan(f"node/{uid}", after=after, limit=1, most=0), None)) is not None:
+        yield home_of(found[0])
+        after = f"{home_of(found[0])}\U0010ffff"
 
 
 def targets(store: Store, prefixes: Iterable[str]) -> dict[str, set[str]]:
@@ -323,12 +313,3 @@ def targets(store: Store, prefixes: Iterable[str]) -> dict[str, set[str]]:
                 key: str = json.loads(named[1])
                 found.setdefault(home_of(key), set()).add(key)
     return found
-
-
-def forks_of(store: Store, record: Record) -> list[Record] | None:
-    """The runs that may share entries with a run; None if that cannot be known. One whose prefixes are all open has none."""
-    own = [f"node/{name}/" for name in names(store, f"node/{record.uid}")]
-    if not store.get_many(list(map(closed, own)), most=0):
-        return []
-    runs = roots(store)
-    return None if runs is None else [other for other in runs if record.uid in other.forebears]

@@ -20,8 +20,8 @@ from .durations import Duration, seconds
 from .errors import UsageError
 from .events import CheckpointsPruned, Event, SnapshotSaved
 from .nodes import PRUNED
-from .records import REMOVED, RUNS, Outdated, Record, stamp
-from .reshape import clean, entry_of, forks_of
+from .records import ALIASES, REMOVED, Outdated, Record, stamp
+from .reshape import clean, clear, entry_of, forks_of
 from .secret import secret
 from .stores import Bytes, Frames, Store
 from .timeline import Counted, count, timeline
@@ -148,11 +148,11 @@ def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool, o
             skipped.append(run_id)
             continue
         while True:
-            then = store.get(RUNS)
+            then = store.get(ALIASES)
             every = checkpoints_of(store, run_id, record)
             mine = [c for c in every if c.log == record.log]  # a forebear's are not ours to remove
             kept, needed = policy.keeps(mine), _needed(store, record)
-            going = [c for c in mine if c.id not in kept and not needed.has(c)]
+            going = [c for c in mine if c.id not in kept and c.number not in needed.numbers]
             try:
                 if going and not dry_run:
                     _remove(store, run_id, record, every, going, needed, then)
@@ -160,6 +160,8 @@ def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool, o
                 continue
             gone += going
             break
+        if not dry_run and own is None:
+            clear(store, record.uid, run_id)
     if not dry_run and own is None:
         clean(store)
         if gone:
@@ -175,18 +177,13 @@ def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool, o
 class _Needed(NamedTuple):
     """What the forks of a run share with it: checkpoints, by the numbers of their events, and snapshots of the state."""
 
-    numbers: set[int] | None  # None: that cannot be known
+    numbers: set[int]
     snapshots: set[str]
-
-    def has(self, checkpoint: Checkpoint) -> bool:
-        return self.numbers is None or checkpoint.number in self.numbers
 
 
 def _needed(store: Store, record: Record) -> _Needed:
-    forks = forks_of(store, record)
-    if forks is None:
-        return _Needed(None, set())
-    shared = [each for fork in forks for each in timeline(store, fork.log).ever() if each.log == record.log]
+    every = (each for fork in forks_of(store, record.uid) for each in timeline(store, f"event/{fork}/").ever())
+    shared = [each for each in every if each.log == record.log]
     return _Needed({each.event.seq for each in shared}, _snapshots(shared))
 
 
@@ -220,7 +217,7 @@ def _remove(
         left.subtract(c.node_key for c in batch if c.entry)
         nodes = len({c.node_key for c in batch if c.entry and not left[c.node_key]})
         edit = partial(_without, store, batch, nodes)
-        records.change(store, run_id, edit, put=put, delete=gone, expect={RUNS: then})
+        records.change(store, run_id, edit, put=put, delete=gone, expect={ALIASES: then})
         release(store, [blob for entry in entries for blob in entry.meta.get("blobs", ())])
 
 

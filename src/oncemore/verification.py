@@ -17,7 +17,7 @@ from .codec import Decoded, unseal
 from .errors import CheckpointWarning, IntegrityError
 from .events import SnapshotSaved, StepCompleted
 from .records import Record, home_of, run_id_of, sealed_as
-from .reshape import roots, targets, uid_of
+from .reshape import forks_of, targets
 from .secret import secret
 from .stores import Bytes, Store
 from .timeline import timeline
@@ -27,7 +27,7 @@ Kind = Literal["damaged", "dangling", "orphan"]
 
 _VALUES = frozenset(("node", "once", "shared"))  # what can have items, and the contents of files
 _OWNED = frozenset(("calls", "event", "items", "node", "once", "state", "wrote"))  # by a run
-_KINDS = _VALUES | _OWNED | {"blob", "changed", "code", "damaged", "files", "pending", "run"}
+_KINDS = _VALUES | _OWNED | {"blob", "changed", "code", "damaged", "files", "forks", "gone", "pending", "run"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,11 @@ class _Verifier:
                     yield key, f"event {number} is gone from its log", key
 
     def _missing_of_run(self, run_id: str, record: Record) -> Iterator[tuple[str, str]]:
-        """What a run's events tell of and is not there."""
+        """What a run's record and events tell of and is not there."""
+        for uid in record.forebears:
+            mark = f"forks/{uid}/{record.uid}"
+            if not self._is_there(mark):
+                yield mark, "the mark is gone that keeps what this fork shares"
         for counted in timeline(self.store, record.log).counted():
             event, about = counted.event, f"checkpoint {counted.run or run_id}:{counted.event.seq}"
             if isinstance(event, SnapshotSaved):
@@ -186,27 +190,30 @@ class _Verifier:
     def _orphans(self, runs: Iterable[Record]) -> Iterator[tuple[str, str]]:
         """What nothing refers to. A step that is under way may be about to: then its parts are not told of."""
         busy = any(records.status(self.store, record) == "running" for record in runs)
-        known = roots(self.store)
-        if known is None:
-            return
-        kept = {prefix for run in known for prefix in (run.prefix, *run.undo)}
-        uids = {"shared", *(run.uid for run in known), *(uid for run in known for uid in run.forebears)}
+        kept = {prefix for run in runs for prefix in (run.prefix, *run.undo)}
+        gone = {key.partition("/")[2] for key, _ in self.store.scan("gone/", most=0)}
+        uids = {"shared", *self.runs, *gone}
         reached = set().union(*targets(self.store, kept).values())
         parts = {part for parts in self._parts.values() for part in parts}
         pending = {f"blob/{key.rpartition('/blob/')[2]}" for key in self.keys if key.startswith("pending/")}
         found: Counter[tuple[str, str]] = Counter()
         for key in sorted(self.keys):
-            kind = key.partition("/")[0]
+            kind, _, rest = key.partition("/")
+            uid = rest.partition("/")[0].partition(".")[0]
             if kind not in _KINDS:
                 found[key, "is nothing of oncemore's"] += 1
             elif kind == "damaged":
                 found[key, "was set aside because it could not be trusted"] += 1
-            elif kind in _OWNED and uid_of(key) not in uids:
-                found[f"{kind}/{uid_of(key)}", "belongs to a run that is not there; the next clean-up removes it"] += 1
+            elif kind in _OWNED and uid not in uids:
+                found[f"{kind}/{uid}", "belongs to a run that is not there"] += 1
+            elif kind == "gone" and not forks_of(self.store, uid):
+                found[key, "was left by a removal that was cut off; the next one completes it"] += 1
+            elif kind == "forks" and key.rpartition("/")[2] not in self.runs:
+                found[key, "marks what a fork shares that is not there"] += 1
             elif busy:
                 continue
             elif kind == "node" and home_of(key) not in kept and key not in reached and not key.endswith("/^"):
-                found[key, "is not reached by any run; the next clean-up removes it"] += 1
+                found[key, "is not reached by any run; the next prune removes it"] += 1
             elif kind == "pending":
                 found[key, "was left by a step that was cut off; the next clean-up removes it"] += 1
             elif kind == "blob" and key not in parts and key not in pending:

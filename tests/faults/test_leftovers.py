@@ -263,13 +263,18 @@ def test_a_clean_up_leaves_alone_what_is_being_imported(tmp_path: Path, monkeypa
     monkeypatch.setattr(archive, "_BATCH", 100)
     source, store = str(tmp_path / "source"), str(tmp_path / "store")
     flow(source)
+    with checkpoint_scope("r", store=source):
+        make("file", 1)
     History(source).export("runs.zip")
-    History(source).store.close()
+    (blob,) = keys(source, "blob/")
+    open_store(store).commit(put={blob: [open_store(source).get(blob) or b""]})  # which nobody needs
+    for each in (source, store):
+        open_store(each).close()
     commits = DiskStore.commit
 
     def cleaned(self: DiskStore, **change: Any) -> bool:
         done = commits(self, **change)
-        if any(key.startswith("event/") for key in change.get("put", ())):  # half of it is there
+        if any(key.startswith(("node/", "event/")) for key in change.get("put", ())):  # some of it is there
             assert wait(in_child(lambda: reshape.clean(open_store(store)), undo)) == 0
         return done
 
@@ -281,7 +286,9 @@ def test_a_clean_up_leaves_alone_what_is_being_imported(tmp_path: Path, monkeypa
         History(store).import_("runs.zip")
 
     assert wait(in_child(importing)) == 0
-    assert ran(flow(store)) == [] and len(History(store).run("r").checkpoints) == 5
+    assert ran(flow(store)) == [] and len(History(store).run("r").checkpoints) == 6
+    assert keys(store, "blob/") == [blob] and History(store).verify().findings == ()
+    assert not keys(store, "gone/") and not keys(store, "pending/")
 
 
 def test_two_that_import_the_same_at_once_bring_it_once(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from oncemore import History, UsageError, checkpoint_scope, checkpointed, reshape
+from oncemore import History, UsageError, checkpoint_scope, checkpointed
 from oncemore.retention import keep_last
 from tests.unit.pasts import content, keys, place
 
@@ -239,7 +239,7 @@ class HistoryMachine(RuleBasedStateMachine):
         if not hasattr(self, "runs"):
             return
         assert self.history.verify().well
-        reshape.clean(self.history.store)
+        self.history.prune(keep_last(99))
         assert self.history.verify().findings == ()
         self.they_agree()
         for run_id in self.runs:

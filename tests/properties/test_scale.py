@@ -82,6 +82,7 @@ def measured(store: Any, size: int) -> dict[str, int]:
 def test_a_run_costs_what_it_holds_whatever_else_is_in_the_store(
     kind: str, campaign: Callable[[int, int], int]
 ) -> None:
+    neighbours(place(kind, "alone"), 1000)
     alone = measured(place(kind, "alone"), 50)
     neighbours(place(kind, "crowded"), campaign(1_000_000, 50_000))
     crowded = measured(place(kind, "crowded"), 50)

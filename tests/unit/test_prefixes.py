@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from oncemore import History, checkpoint_scope, checkpointed, fork, records, reshape
+from oncemore import CheckpointWarning, History, checkpoint_scope, checkpointed, fork, records, reshape
 from oncemore.codec import Decoded
 from oncemore.events import StepCompleted
 from oncemore.retention import keep_last
 from oncemore.secret import secret
-from oncemore.stores import open_store
+from oncemore.stores import Bytes, open_store
 from tests.unit.pasts import Counting, both, content, flow, keys, names, place, ran
 from tests.unit.test_entries import Operations
 
@@ -98,7 +98,7 @@ def test_a_run_goes_on_under_a_new_prefix_only_when_it_writes(store: str) -> Non
     assert run.reused["work"] == 1
 
 
-def test_entries_that_only_an_older_prefix_has_go_when_the_last_that_needs_them_does(store: str) -> None:
+def test_entries_that_no_run_reaches_any_more_go_with_the_next_prune(store: str) -> None:
     with checkpoint_scope("r", store=store):
         for n in range(3):
             work(n)
@@ -106,10 +106,28 @@ def test_entries_that_only_an_older_prefix_has_go_when_the_last_that_needs_them_
     fork(History(store).run("r"), "child")
     with checkpoint_scope("r", store=store):
         work.refresh(0)
-    assert len([key for key in keys(store, first) if "/work/" in key]) == 3
+    assert len([key for key in keys(store, first) if "work/" in key]) == 3
+    History(store).prune(keep_last(9))
+    assert len([key for key in keys(store, first) if "work/" in key]) == 3
     History(store).delete("child")
-    left = [key for key in keys(store, first) if "/work/" in key]
+    History(store).prune(keep_last(9))
+    left = [key for key in keys(store, first) if "work/" in key]
     assert len(left) == 2 and set(left) == set(aliases(store).values())
+    assert History(store).verify().findings == ()
+
+
+def test_a_scope_that_does_not_know_that_its_prefix_was_left_and_removed_loses_nothing(store: str) -> None:
+    with checkpoint_scope("r", store=store):
+        work(0)
+        fork(History(store).run("r"), "child")
+        with checkpoint_scope("r", store=store):
+            work.refresh(0)
+        History(store).delete("child")
+        reshape.clear(open_store(store), records.read(open_store(store), "r").uid, "r")
+        assert work(1) == 1
+    with checkpoint_scope("r", store=store) as run:
+        assert [work(n) for n in range(2)] == [0, 1]
+    assert run.reused["work"] == 2
     assert History(store).verify().findings == ()
 
 
@@ -168,6 +186,25 @@ def test_what_is_forked_in_the_moment_its_parent_is_deleted_is_whole_or_not_ther
     assert History(store).verify().well
 
 
+def test_what_a_rollback_makes_while_a_prune_looks_for_what_is_left_stays(store: str) -> None:
+    flow(store)
+    own = f"node/{records.read(open_store(store), 'r').uid}"
+
+    class Late(Counting):
+        happened = False
+
+        def scan(self, prefix: str, **options: Any) -> Iterator[tuple[str, Bytes | None]]:
+            if prefix == own and not self.happened:
+                self.happened = True
+                History(store).rollback("r", to="train")
+            yield from super().scan(prefix, **options)
+
+    late = Late(store)
+    History(late).prune(keep_last(10))
+    assert late.happened and ran(flow(store)) == ["report"]
+    assert History(store).verify().well
+
+
 def test_a_clean_up_leaves_the_runs_of_another_secret_alone(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     flow(store, "theirs")
     History(store).rollback("theirs", to="train")
@@ -178,17 +215,18 @@ def test_a_clean_up_leaves_the_runs_of_another_secret_alone(store: str, monkeypa
     assert content(store) == {**theirs, **{k: v for k, v in content(store).items() if k.startswith("code/")}}
 
 
-def test_nothing_is_removed_as_long_as_a_record_cannot_be_read(store: str) -> None:
+def test_a_run_whose_record_is_damaged_keeps_what_it_has(store: str) -> None:
     flow(store, "other")
-    flow(store)
     before = keys(store, "node/")
+    flow(store)
     whole = open_store(store).get("run/other")
     open_store(store).commit(put={"run/other": [b"no record"]})
+    with pytest.warns(CheckpointWarning, match="left out"):
+        History(store).prune(keep_last(1))
     History(store).delete("r")
     assert keys(store, "node/") == before
     open_store(store).commit(put={"run/other": [whole or b""]})
-    reshape.clean(open_store(store))
-    assert len(keys(store, "node/")) < len(before) and ran(flow(store, "other")) == []
+    assert ran(flow(store, "other")) == []
 
 
 def test_pins_in_a_fork_are_its_own(store: str) -> None:

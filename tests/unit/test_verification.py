@@ -120,7 +120,7 @@ def test_another_secret_damages_everything_that_is_signed(monkeypatch: pytest.Mo
     history = full("store")
     monkeypatch.setenv("ONCEMORE_KEY", "somebody else's secret")
     verified = history.verify()
-    unsigned = [key for key in keys("store") if key.startswith(("pending/", "changed/"))]
+    unsigned = [key for key in keys("store") if key.startswith(("pending/", "changed/", "forks/", "gone/"))]
     assert len(found(verified, "damaged")) == verified.entries - len(unsigned)
 
 
@@ -132,7 +132,7 @@ def test_a_value_file_that_is_gone_is_damage() -> None:
     assert [run for _, run in found(History("store").verify(), "damaged")] == ["large"]
 
 
-@pytest.mark.parametrize("part", ["/load/", "state/", "items/", "blob/", "files/"])
+@pytest.mark.parametrize("part", ["/load/", "state/", "items/", "blob/", "files/", "forks/"])
 def test_what_is_referred_to_and_gone_is_dangling(part: str) -> None:
     history = full("store")
     key = next(key for key in reversed(keys("store")) if part in key or key.startswith(part))
