@@ -60,17 +60,17 @@ class Pickled(NamedTuple):
 def to_pickle(value: object, name: Naming | None = None, *, apart: bool = True) -> Pickled:
     """The pickle of a value. CodecError says what in it cannot be pickled."""
     buffers: list[pickle.PickleBuffer] = []
-    callback = buffers.append if apart else None
+    kept_apart = buffers if apart else None
     has_names = False
     try:
         if type(value) in _SCALARS:
             stream = pickle.dumps(value, 5)
         else:
-            stream, has_names = _dump(_Pickler if name is None else _NamingPickler, value, name, callback)
+            stream, has_names = _dump(_Pickler if name is None else _NamingPickler, value, name, kept_apart)
     except Exception:  # whatever pickle or a class of the user's raises: cloudpickle may still manage
         buffers.clear()
         try:
-            stream, has_names = _dump(_CloudPickler, value, name, callback)
+            stream, has_names = _dump(_CloudPickler, value, name, kept_apart)
         except Exception as error:
             if isinstance(error.__cause__, RecursionError):
                 raise CodecError("the result is nested deeper than pickle can follow") from error
@@ -195,13 +195,28 @@ def _is_held(lock: Any) -> bool:
     return False
 
 
-def _dump(kind: Callable[..., Any], value: object, name: Naming | None, callback: Any) -> tuple[bytes, bool]:
+def _dump(
+    kind: Callable[..., Any],
+    value: object,
+    name: Naming | None,
+    buffers: list[pickle.PickleBuffer] | None,
+    owners: Mapping[int, Any] = MappingProxyType({}),
+) -> tuple[bytes, bool]:
+    """The pickle and whether it has names; `owners` are arrays whose parts are pickled as such."""
     file = io.BytesIO()
-    pickler = kind(file, 5, buffer_callback=callback)
+    pickler = kind(file, 5, buffer_callback=None if buffers is None else buffers.append)
     pickler._name = name
+    reducers: _Reducers = pickler.dispatch_table
+    reducers.owners.update(owners)
     if type(value) is itertools.count:  # inside an object it numbers things, and comes back as it was
         _refuse(value)
     pickler.dump(value)
+    if not owners:  # if parts came before the whole: once more, now that it is known
+        shared = {at: owner for at, owner in reducers.shared().items() if name is None or name(owner) is None}
+        if shared:
+            if buffers is not None:
+                buffers.clear()
+            return _dump(kind, value, name, buffers, shared)
     return file.getvalue(), pickler.has_names
 
 
@@ -215,9 +230,37 @@ class _Reducers(dict[type, Callable[[Any], Any]]):
     def __init__(self, known: Mapping[Any, Any]) -> None:
         super().__init__()
         self._known = known
+        self.owners: dict[int, Any] = {}  # arrays in the pickle, by id: parts of their memory are pickled as such
+        self._alone: dict[int, list[Any]] = {}  # by the id of their owner: parts that were pickled on their own
+
+    def shared(self) -> dict[int, Any]:
+        """The arrays of which parts were pickled on their own though they are in the pickle, or parts make up most of them."""
+        found = {id(owner): owner for owner in map(_owner, (parts[0] for parts in self._alone.values()))}
+        return {
+            at: owner
+            for at, owner in found.items()
+            if at in self.owners
+            or (len(self._alone[at]) > 1 and owner.nbytes <= 2 * sum(part.nbytes for part in self._alone[at]))
+        }
+
+    def _plain_array(self, array: Any) -> Any:
+        """An array of numpy's own type. One that shows a part of another's memory does so again."""
+        owner = _owner(array)
+        if owner is None:
+            return _array(array)
+        if owner is array:
+            self.owners[id(array)] = array
+        elif id(owner) in self.owners:
+            at = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
+            return _part, (owner, at, array.shape, array.strides, array.dtype, array.flags.writeable)
+        elif array.size:
+            self._alone.setdefault(id(owner), []).append(array)
+        return _array(array)
 
     def __missing__(self, kind: type) -> Callable[[Any], Any]:
         found = _reducer(kind) or self._known.get(kind)
+        if found is _array and kind is sys.modules["numpy"].ndarray:
+            found = self._plain_array
         if found is None:
             if issubclass(kind, type):  # a class, which pickle knows by name
                 raise KeyError(kind)
@@ -350,6 +393,24 @@ def _member(member: Any) -> Any:
 
 
 _ARRAYS_OWN = ("__reduce__", "__reduce_ex__", "__setstate__")
+
+
+def _owner(array: Any) -> Any:
+    """The array whose memory it shows, maybe itself; None if that is not plain memory in one piece."""
+    kind = sys.modules["numpy"].ndarray
+    while isinstance(array.base, kind):
+        array = array.base
+    in_one_piece = array.flags.c_contiguous or array.flags.f_contiguous
+    plain = array.dtype.isnative and not array.dtype.hasobject  # the others are pickled in ways of their own
+    return array if type(array) is kind and in_one_piece and plain else None
+
+
+def _part(owner: Any, at: int, shape: Any, strides: Any, dtype: Any, writeable: bool) -> Any:
+    memory = owner.ravel(order="K").view("u1")
+    part = sys.modules["numpy"].ndarray(shape, dtype, memory, at, strides)
+    if not writeable:
+        part.flags.writeable = False
+    return part
 
 
 def _array(array: Any) -> Any:

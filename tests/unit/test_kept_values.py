@@ -740,3 +740,64 @@ def test_a_damaged_checkpoint_is_a_miss_with_a_warning_and_in_strict_mode_an_err
     with checkpoint_scope("damaged", store=store, strict=True):
         assert load() == 1
     assert ran() == ["ran", "ran"]
+
+
+def shows(part: Any, whole: Any) -> bool:
+    return bool(np.shares_memory(part, whole))
+
+
+@pytest.mark.parametrize("first", ["whole", "part"])
+@pytest.mark.parametrize(
+    "cut",
+    {
+        "rows": lambda a: a[1:],
+        "one row": lambda a: a[1],
+        "a column": lambda a: a[:, 1],
+        "turned": lambda a: a.T,
+        "backwards": lambda a: a[::-1, ::2],
+        "other numbers": lambda a: a.view("u1"),
+        "a part of a part": lambda a: a[1:][:, 1:],
+    }.items(),
+    ids=lambda each: each[0],
+)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_an_array_and_a_part_of_it_share_memory_when_they_come_back(
+    first: str, cut: tuple[str, Callable[[Any], Any]], order: Any
+) -> None:
+    if (cut[0], order) == ("other numbers", "F"):
+        pytest.skip("numpy has no such view")
+
+    @checkpointed
+    def make() -> Any:
+        whole = np.asarray(np.arange(12, dtype="f8").reshape(3, 4), order=order)
+        part = cut[1](whole)
+        return (whole, part) if first == "whole" else (part, whole)
+
+    found = []
+    for _ in range(2):
+        with checkpoint_scope("parts", store="store") as run:
+            one, other = make()
+        whole, part = (one, other) if first == "whole" else (other, one)
+        part[...] = 7
+        found.append((whole.tolist(), part.tolist(), part.dtype, whole.flags.f_contiguous, shows(part, whole)))
+    assert run.ran == {}
+    assert found[0] == found[1]
+
+
+def test_parts_of_an_array_that_is_not_kept_share_memory_and_a_small_part_does_not_bring_all_of_it() -> None:
+    @checkpointed
+    def make(n: int) -> Any:
+        whole = np.arange(n)
+        return whole[:3], whole[1:5]
+
+    @checkpointed
+    def small() -> Any:
+        return np.zeros(1_000_000)[:3]
+
+    for _ in range(2):
+        with checkpoint_scope("parts", store="store") as run:
+            (one, other), (far, farther), few = make(6), make(1_000_000), small()
+        one[1] = 9
+        assert (other[0], shows(one, other), few.tolist()) == (9, True, [0, 0, 0])
+    assert not shows(far, farther)  # kept as they are: a million numbers for seven
+    assert max(checkpoint.stored_bytes for checkpoint in run.checkpoints) < 10_000
