@@ -304,3 +304,24 @@ def test_a_map_after_a_step_with_steps_inside_is_found_again_when_that_is_skippe
             outer()
             assert run.map(beside_others, range(3), concurrency=2) == [1, 2, 3]
         assert run.ran == runs
+
+
+@checkpointed
+def the_list(x: int) -> list[int]:
+    results.append(x)
+    return results
+
+
+@checkpointed
+def its_own(x: int) -> list[int]:
+    groups[str(x)] = [x]
+    return groups[str(x)]
+
+
+def test_what_a_step_of_a_map_returns_of_shared_data_is_that_data_when_it_is_skipped() -> None:
+    for runs in ({"the_list": 3, "its_own": 1}, {}):
+        begin()
+        with checkpoint_scope("returned", store="store") as run:
+            assert all(found is results for found in run.map(the_list, range(3), concurrency=2))
+            [found] = run.map(its_own, [7], concurrency=2)
+        assert (found is groups["7"], found, run.ran) == (True, [7], runs)

@@ -162,8 +162,8 @@ class Roots:
         found, layout = self._names.get(id(obj)), None
         if found is None:
             found, layout = self._view(obj)
-        if found is not None and found[0] == "global" and self.beside:
-            return None  # its place there is another when the others have made their changes
+        if found is not None and found[0] == "global" and found[2] and self.beside:
+            return None  # its place inside is another when the others have made their changes
         if found is None:
             return None
         self.list(found[:2])

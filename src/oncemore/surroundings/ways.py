@@ -136,13 +136,15 @@ class Added(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """A container that got this: a new one where there is none, or that which another step has made."""
+    """A container that got this: the one that the step `made` where there is none, or that which another step has made."""
 
-    kind: type
+    made: Any
     delta: Delta
 
     def onto(self, now: Any) -> Any:
-        found = now if type(now) is self.kind else self.kind()
+        found = now if type(now) is type(self.made) else self.made
+        if found is self.made:
+            found.clear()  # others may have filled it before it was pickled
         self.delta.apply(found)
         return found
 
@@ -153,8 +155,8 @@ def _summand(value: Any, before: Any) -> Any:
     if before is not None or type(value) not in FILLED:
         return value
     if type(value) is dict:
-        return Filled(dict, Updated([], list(value.items())).summed({}))
-    return Filled(list, Extended(value)) if type(value) is list else Filled(set, Altered([], list(value)))
+        return Filled(value, Updated([], list(value.items())).summed({}))
+    return Filled(value, Extended(list(value)) if type(value) is list else Altered([], list(value)))
 
 
 def are_numbers(*values: object) -> bool:
