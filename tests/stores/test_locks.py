@@ -99,12 +99,16 @@ def test_a_hold_of_the_parent_cannot_be_released_by_its_child(tmp_path):
 def test_a_child_that_outlives_its_parent_does_not_keep_its_holds(tmp_path):
     store = DiskStore(tmp_path)
     reader, writer = os.pipe()
+    begun, begins = os.pipe()
 
     def parent() -> int:
-        assert store.hold("key") is not None
+        held = store.hold("key")
+        assert held is not None
         if os.fork() == 0:
+            os.write(begins, b"x")
             os.read(reader, 1)  # alive until the test is done
             os._exit(0)
+        os.read(begun, 1)  # else the child may not even have begun to be one when its parent ends
         return 0
 
     assert in_fork(parent) == 0
@@ -112,8 +116,8 @@ def test_a_child_that_outlives_its_parent_does_not_keep_its_holds(tmp_path):
     assert hold is not None
     hold.release()
     os.write(writer, b"x")
-    os.close(writer)
-    os.close(reader)
+    for descriptor in (reader, writer, begun, begins):
+        os.close(descriptor)
 
 
 def delete(path: Path) -> None:
