@@ -20,20 +20,20 @@ from .errors import (
     UsageError,
 )
 from .file import File
-from .fingerprint import Fingerprint, register_identity
+from .history.summary import Summary
+from .identity import Fingerprint, register_identity
 from .loops import Failure, Results
-from .nodes import idempotency_key
+from .node import idempotency_key
 from .reasons import Change, Explanation
-from .runs import Run
+from .run import Run
 from .scope import checkpoint_scope
-from .steps import Step, checkpointed, memoized
+from .step import Step, checkpointed, memoized
 from .stores import Store, open_store
-from .summary import Summary
 from .surroundings import Surrounding, register_surrounding
 
 if TYPE_CHECKING:
-    from .checkpoints import Checkpoint, Checkpoints
-    from .history import History, RunRecord, fork
+    from .history.checkpoints import Checkpoint, Checkpoints
+    from .history.history import History, RunRecord, fork
 
 __all__ = [
     "Change",
@@ -79,11 +79,11 @@ __all__ = [
 if not TYPE_CHECKING:  # else every name would be one of ours
     # A script that only runs does not read the past: what does is loaded when it is asked for.
     _LATER = {
-        "Checkpoint": "checkpoints",
-        "Checkpoints": "checkpoints",
-        "History": "history",
-        "RunRecord": "history",
-        "fork": "history",
+        "Checkpoint": "history.checkpoints",
+        "Checkpoints": "history.checkpoints",
+        "History": "history.history",
+        "RunRecord": "history.history",
+        "fork": "history.history",
     }
 
     def __getattr__(name):

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 from blake3 import blake3
 
-from .bulk import content_digest
+from .buffers import content_digest
 from .codec import Decoded, encode
 from .errors import CodecError, IntegrityError, StoreError, log
 from .secret import secret

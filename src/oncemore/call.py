@@ -14,24 +14,24 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from . import current, generators, intents, joining
-from .beside import Member
+from . import current, effects_once, generators, joining
 from .blobs import keeping
 from .codec import Decoded
 from .current import current_run, run_here
+from .dry_run import called_plainly
 from .durations import seconds
+from .entries import Lookup, Shelf
 from .errors import CodecError, FingerprintError, IntegrityError, OutputMissing, StoreError, UsageError, log, warn
-from .fingerprint import Arguments, Behaviour, CallIdentity, Identity
 from .flight import Blocking, Lease, Path, acquire, drive, drive_async
-from .looking import called_plainly
-from .nodes import ASKED, GONE, LEFT_OUT, NEW, Kept, Node, inside, steps_around
+from .identity import Arguments, Behaviour, CallIdentity, Identity
+from .node import ASKED, GONE, LEFT_OUT, NEW, Kept, Node, inside, steps_around
+from .overlap import Member
 from .reasons import Explanation, Facts, Reason, compare
 from .records import Reference
-from .runs import Run
-from .shelf import Lookup, Shelf
+from .run import Run
 from .stores import Bytes
 from .surroundings import Moment, Scene, careful, depend, digest_of, inputs, obstacles, repeated, restore
-from .surroundings.patterns import check_outputs
+from .surroundings.output_patterns import check_outputs
 from .surroundings.unseeded import Opening, Unseeded
 
 
@@ -252,7 +252,7 @@ class Definition:
         run, node = call.run, call.node
         facts = self.facts(call)  # now: the function may change what it depends on
         run.will_run(node, why.text, once=self.once)
-        begin = functools.partial(intents.begin, call.shelf, node, call.intent, asked=why.text in ASKED)
+        begin = functools.partial(effects_once.begin, call.shelf, node, call.intent, asked=why.text in ASKED)
         settled = (yield Blocking(begin)) if self.once else None
         member = run.beside.enter()
         here, leave = current.enter(run if run.id else current_run()), inside(node)
@@ -303,7 +303,7 @@ class Definition:
 
     def _failed(self, call: Call, error: Exception, *, reason: Reason, seconds: float) -> None:
         if self.once and not isinstance(error, OutputMissing):  # there, the body did finish
-            intents.withdraw(call.shelf, call.node)
+            effects_once.withdraw(call.shelf, call.node)
         call.run.record_failure(call.node, error, reason=reason, seconds=seconds)
 
     # -- identity
@@ -382,8 +382,8 @@ class Definition:
         except CodecError as error:
             if self.once:
                 raise CodecError(
-                    f"step {self.name} was performed on {intents.at(entry)} and is not performed again, but its recorded "
-                    f"result cannot be read: {error}. {intents.remedy(self.name)}"
+                    f"step {self.name} was performed on {effects_once.at(entry)} and is not performed again, but its recorded "
+                    f"result cannot be read: {error}. {effects_once.remedy(self.name)}"
                 ) from error
             if str(error) != told:
                 warn(f"step {self.name} runs again: {error}")
@@ -431,14 +431,16 @@ class Definition:
         was, now = CallIdentity.from_json(found.entry.meta["identity"]), call.node.identity
         if now is not None and now.digest != was.digest:
             said = f"it was recorded as {was.step}({', '.join(was.values)}), before the step was edited"
-        performed = f"step {self.name} was performed on {intents.at(found.entry)} and is not performed again ({said})"
+        performed = (
+            f"step {self.name} was performed on {effects_once.at(found.entry)} and is not performed again ({said})"
+        )
         if self.name in call.run.performed:
             log("run %s: %s", call.run.id, performed)
             return
         call.run.performed.add(self.name)
         warn(
             f"{performed}. Its recorded result is returned, as for every other such call in this scope. "
-            f"{intents.remedy(self.name)}"
+            f"{effects_once.remedy(self.name)}"
         )
 
     def find(self, call: Call, told: str | None = None, *, again: bool = True) -> Lookup:
@@ -450,7 +452,7 @@ class Definition:
             return Lookup(None, ASKED[1])
         found = self._find_checkpoint(call, told, again)
         if found.entry is None and self.once:
-            performed, doubt = intents.performed(call.shelf, call.node), call.node.doubt
+            performed, doubt = effects_once.performed(call.shelf, call.node), call.node.doubt
             return Lookup(performed, found.why if doubt is None else f"it may have been performed: {doubt['doubt']}")
         return found
 
@@ -480,7 +482,7 @@ class Definition:
         run, node = call.run, call.node
 
         def tell(text: str) -> None:
-            if not self.once or intents.find(call.shelf, node) is None:  # else it does not run again
+            if not self.once or effects_once.find(call.shelf, node) is None:  # else it does not run again
                 warn(text)
 
         try:

@@ -17,7 +17,7 @@ from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from .runs import Run
+    from .run import Run
 
     def wrap_function_wrapper(target: object, name: str, wrapper: Callable[..., Any]) -> object: ...
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 _NOT_SET: Any = object()
 _current: ContextVar[Run | None] = ContextVar("oncemore_run", default=_NOT_SET)  # not set where no scope was entered
-rehearsal: Any = None  # a `Look`, while a script is run to look, not to do (see looking.py)
+rehearsal: Any = None  # a `Look`, while a script is run to look, not to do (see dry_run.py)
 opened: dict[Run, tuple[Run | None, int]] = {}  # the runs open in this process: the run around each, and its thread
 engaged: set[object] = set()  # references to runs that keep something, and to rehearsals: without any, calls are plain
 

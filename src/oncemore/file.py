@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Union, cast
 
 from .blobs import Blobs, Kept, active, keep_now, put_back, remove, source
-from .bulk import content_digest
+from .buffers import content_digest
 from .errors import CodecError, StoreError, UsageError, warn
 from .stores.folders import in_store
 

@@ -16,7 +16,7 @@ from . import codec
 from .blobs import keeping
 from .errors import CodecError, StoreError, UsageError, warn
 from .flight import Blocking, Request, Thrown
-from .nodes import inside
+from .node import inside
 from .reasons import Reason
 from .stores import Bytes, Hold
 from .surroundings import Moment, Scene, depend, obstacles, restore
@@ -24,7 +24,7 @@ from .surroundings import Moment, Scene, depend, obstacles, restore
 if TYPE_CHECKING:
     from .call import Call, Definition
     from .codec import Decoded
-    from .runs import Run
+    from .run import Run
 
 _CHUNK = 1 << 20  # bytes of pickled items that are stored and loaded together
 

@@ -7,13 +7,13 @@ import os
 from typing import Any
 
 from . import current, records
+from .dry_run import new_run
+from .entries import Shelf
 from .errors import StoreError
-from .looking import new_run
 from .modules import loaded
 from .opening import default_store
 from .records import Reference, changed, record_key
-from .runs import Run
-from .shelf import Shelf
+from .run import Run
 from .snapshots import Snapshots
 from .stores import Store, open_store
 from .surroundings.state import State

@@ -20,17 +20,17 @@ from blake3 import blake3
 from .durations import Duration, seconds
 from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
 from .events import SnapshotSaved
-from .fingerprint.values import Digests, digest
 from .flight import Path, drive, drive_async
-from .surroundings.objects import Frozen, Roots, View, Walk, walk_from
+from .identity.values import Digests, digest
+from .surroundings.loop_variables import Variables
+from .surroundings.mutable_types import ATOMS
 from .surroundings.process import Changes, Process, Taken, record, stop
+from .surroundings.references import Frozen, Roots, View, Walk, walk_from
 from .surroundings.state import State
-from .surroundings.turns import Variables
 from .surroundings.unseeded import every_state, put_back
-from .surroundings.ways import ATOMS
 
 if TYPE_CHECKING:
-    from .runs import Run
+    from .run import Run
 
 OnError = Literal["raise", "collect"]
 Progress = AbstractContextManager[Callable[[], None]]

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from . import records
 from .errors import IntegrityError, StoreError, warn
 from .events import Event, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted
-from .fingerprint.shown import is_secret, masked
+from .identity.display import is_secret, masked
 from .records import Record, record_key, sealed, signed
 from .secret import secret
 from .stores import Bytes, Hold, Store, default_target, open_store
 
 if TYPE_CHECKING:
-    from .runs import Run
+    from .run import Run
 
 
 def default_store() -> Store:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from . import records
 from .events import Event
+from .history.summary import Summary, summarize
 from .reasons import Explanation, why
 from .records import Record, read_log
 from .stores import Store
-from .summary import Summary, summarize
 
 if TYPE_CHECKING:
-    from .checkpoints import Checkpoints
+    from .history.checkpoints import Checkpoints
 
 
 class Past:
@@ -62,7 +62,7 @@ class Past:
     @property
     def checkpoints(self) -> Checkpoints:
         """The checkpoints that count, oldest first, as they are now."""
-        from .checkpoints import checkpoints_of
+        from .history.checkpoints import checkpoints_of
 
         return checkpoints_of(self.store, self.id, self._record())
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from .entries import Shelf
 from .errors import UsageError
 from .events import Event, StepCompleted, StepFailed, StepNotKept
-from .fingerprint import Part, code_of
-from .fingerprint.shown import rows_differing
-from .nodes import NEW, Node
-from .shelf import Shelf
+from .identity import Part, code_of
+from .identity.display import rows_differing
+from .node import NEW, Node
 from .stores import Store
 from .surroundings import change_of, label_of, part_of
 from .surroundings.protocol import EXCUSED

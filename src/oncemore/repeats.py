@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from .codec import Decoded, encode
 from .events import CheckpointSaved
-from .fingerprint.values import digest
+from .history.timeline import Timeline, timeline
+from .identity.values import digest
 from .records import read_log
 from .secret import secret
 from .stores import Bytes, Store
-from .timeline import Timeline, timeline
 
 if TYPE_CHECKING:
-    from .checkpoints import Checkpoint
+    from .history.checkpoints import Checkpoint
     from .past import Past
-    from .runs import Run
+    from .run import Run
 
 
 class Passed:
@@ -55,7 +55,7 @@ class Passed:
         return saved
 
     def _find(self, fact: CheckpointSaved, run: Past) -> Checkpoint | None:
-        from .checkpoints import made
+        from .history.checkpoints import made
 
         if self._ahead is None:
             self._ahead = {}
@@ -68,7 +68,7 @@ class Passed:
 
     def _saved(self, fact: CheckpointSaved, run: Past) -> Checkpoint:
         """The checkpoint that was just made, with its number. Reads only what is new in the log, after the first time."""
-        from .checkpoints import made
+        from .history.checkpoints import made
 
         self._line = self._line or timeline(run.store, run.log)
         for event in read_log(run.store, self._line.log, self._line.last):

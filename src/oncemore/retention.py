@@ -14,17 +14,17 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from . import records
 from .blobs import listing_key, release
-from .checkpoints import Checkpoint, checkpoints_of
 from .codec import tombstone
 from .durations import Duration, seconds
 from .errors import UsageError
 from .events import CheckpointsPruned, Event, SnapshotSaved
-from .nodes import PRUNED
+from .history.checkpoints import Checkpoint, checkpoints_of
+from .history.rollback import clean, clear, entry_of, forks_of
+from .history.timeline import Counted, count, timeline
+from .node import PRUNED
 from .records import ALIASES, REMOVED, Outdated, Record, stamp
-from .reshape import clean, clear, entry_of, forks_of
 from .secret import secret
 from .stores import Bytes, Frames, Store
-from .timeline import Counted, count, timeline
 
 _BATCH = 200
 

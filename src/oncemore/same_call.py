@@ -1,6 +1,6 @@
 """Whether a call of an edited step with effect="once" is one that was recorded before the edit.
 
-Exact equality is a matter of keys (fingerprint/calls.py). This is about what is left: parameters that were renamed, removed or
+Exact equality is a matter of keys (identity/calls.py). This is about what is left: parameters that were renamed, removed or
 added, `ignore=` and `key=`, defaults, fields of argument classes, the step's own name and module. The answer is that it is the
 same call, that it is another, or that nobody can tell.
 """
@@ -18,10 +18,10 @@ from importlib.util import find_spec
 from typing import Any
 
 from .codec import Decoded
-from .fingerprint import CallIdentity
-from .fingerprint.calls import WHOLE_KEY, steps_made
+from .identity import CallIdentity
+from .identity.calls import WHOLE_KEY, steps_made
 from .modules import canonical_name
-from .nodes import Node
+from .node import Node
 
 SAME_AS, CLEARED = "the same", "another"  # what the user has said of a call that may be an earlier one
 

@@ -15,12 +15,12 @@ from blake3 import blake3
 
 from . import current
 from .current import current_run
+from .dry_run import Looking, new_run
 from .errors import is_terminal, log
 from .flight import Blocking
-from .looking import Looking, new_run
 from .opening import default_store, disabled, ending
 from .records import checked
-from .runs import Run
+from .run import Run
 from .stores import Store, open_store
 from .surroundings.inputs import enter as enter_files
 from .surroundings.inputs import leave as leave_files
@@ -86,7 +86,7 @@ class checkpoint_scope:
         run = new_run(run_id, store, **self._options).open()
         heard = bool(os.environ.get("ONCEMORE_LOG")) or is_terminal(sys.stderr)
         if heard and not self._quiet and not isinstance(run, Looking):
-            from .report import open_report
+            from .report.terminal import open_report
 
             run.report = open_report(run, origin=origin, default=self._store is None)
         return run

@@ -18,7 +18,7 @@ from oncemore import CheckpointWarning, File, History, checkpoint_scope, checkpo
 from oncemore.cli import main
 from oncemore.cli.app import program
 from oncemore.cli.codes import DECLINED, DONE, FAILED, MEANINGS, MISUSED, UNWELL, WOULD_RUN
-from oncemore.cli.keeping import kept, policy
+from oncemore.cli.prune import kept, policy
 from oncemore.events import Event
 from tests.cli.program import ORDERS, environment, oncemore, project, sample
 from tests.unit.pasts import content, flow, keys, names, ran

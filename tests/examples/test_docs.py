@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 import oncemore
-from oncemore.steps import DEFAULTS
+from oncemore.step import DEFAULTS
 from tests import captures
 from tests.processes import SRC, Script
 

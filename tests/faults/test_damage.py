@@ -332,7 +332,7 @@ def test_with_another_secret_nothing_is_unpickled(store: Store, monkeypatch: pyt
     monkeypatch.setenv("ONCEMORE_KEY", "another secret")
     monkeypatch.setattr("oncemore.codec.from_pickle", refuse)
     monkeypatch.setattr("oncemore.codec.pickle.loads", refuse)
-    monkeypatch.setattr("oncemore.compression.unpack", refuse)
+    monkeypatch.setattr("oncemore.codec.compression.unpack", refuse)
     with (
         pytest.warns(CheckpointWarning, match="signed with another secret"),
         checkpoint_scope("damaged", store="store"),

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from oncemore import File, History, archive, blobs, checkpoint_scope, checkpointed, memoized, reshape
+from oncemore import File, History, blobs, checkpoint_scope, checkpointed, memoized
 from oncemore.blobs import Blobs
+from oncemore.history import archive, rollback
 from oncemore.retention import keep_last
 from oncemore.stores import open_store
 from oncemore.stores.disk import DiskStore
@@ -275,7 +276,7 @@ def test_a_clean_up_leaves_alone_what_is_being_imported(tmp_path: Path, monkeypa
     def cleaned(self: DiskStore, **change: Any) -> bool:
         done = commits(self, **change)
         if any(key.startswith(("node/", "event/")) for key in change.get("put", ())):  # some of it is there
-            assert wait(in_child(lambda: reshape.clean(open_store(store)), undo)) == 0
+            assert wait(in_child(lambda: rollback.clean(open_store(store)), undo)) == 0
         return done
 
     def undo() -> None:

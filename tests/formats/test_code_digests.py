@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from types import FunctionType
 
-from oncemore.fingerprint.code import Code
-from oncemore.fingerprint.values import digest
+from oncemore.identity.code import Code
+from oncemore.identity.values import digest
 
 HERE = Path(__file__).parent
 TABLE = HERE / "code_digests.json"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import Path
 
-from oncemore.fingerprint.syntax import EDITION, make_listing
+from oncemore.identity.code.syntax import EDITION, make_listing
 
 SAMPLES = Path(__file__).parent / "code_samples.py"
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from oncemore import IntegrityError, compression
-from oncemore.codec import Decoded, dumps, encode, loads, seal, unseal
+from oncemore import IntegrityError
+from oncemore.codec import Decoded, compression, dumps, encode, loads, seal, unseal
 
 SECRET = bytes(32)
 

@@ -11,9 +11,9 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from oncemore.fingerprint import values
-from oncemore.fingerprint.cycles import colours
-from oncemore.fingerprint.values import digest
+from oncemore.identity import values
+from oncemore.identity.values import digest
+from oncemore.identity.values.cycles import colours
 
 scalars = st.one_of(
     st.none(),

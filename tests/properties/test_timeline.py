@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from oncemore import events
 from oncemore.events import Event
+from oncemore.history.timeline import timeline, totals
 from oncemore.records import signed
 from oncemore.secret import secret
 from oncemore.stores import open_store
-from oncemore.timeline import timeline, totals
 
 FULL = os.environ.get("ONCEMORE_TEST_CAMPAIGN") == "full"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oncemore.fingerprint.values import digest
+from oncemore.identity.values import digest
 from tests.processes import Script
 from tests.unit.again import skipped_alike
 

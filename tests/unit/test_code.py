@@ -222,7 +222,7 @@ ASK = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 import etl
-from oncemore.fingerprint.code import Code
+from oncemore.identity.code import Code
 code = Code(etl.step)
 parts = {name: part.digest for name, part in code.parts().items()}
 print(json.dumps({"digest": code.digest().hex(), "parts": parts}))
@@ -396,7 +396,7 @@ def test_editing_and_reverting_gives_the_first_identity_again(tmp_path: Path, be
 
 
 SCRIPT = """
-    from oncemore.fingerprint.code import Code
+    from oncemore.identity.code import Code
 
     LIMIT = 3
 
@@ -469,7 +469,7 @@ def test_an_edit_while_the_process_runs_is_not_taken_for_what_runs(tmp_path: Pat
 import pathlib, sys
 sys.path.insert(0, sys.argv[1])
 import etl
-from oncemore.fingerprint.code import Code
+from oncemore.identity.code import Code
 path = pathlib.Path(etl.__file__)
 path.write_text(path.read_text().replace("x + 1", "x + 2"))
 print(Code(etl.step).digest().hex())
@@ -486,7 +486,7 @@ def test_lines_added_above_while_the_process_runs_change_nothing(tmp_path: Path)
 import pathlib, sys
 sys.path.insert(0, sys.argv[1])
 import etl
-from oncemore.fingerprint.code import Code
+from oncemore.identity.code import Code
 path = pathlib.Path(etl.__file__)
 path.write_text("import os\\n\\n\\n" + path.read_text())
 print(Code(etl.step).digest().hex())
@@ -504,7 +504,7 @@ def test_a_function_sent_to_another_process_keeps_its_identity(tmp_path: Path) -
     """
     receive = """
 import pickle
-from oncemore.fingerprint.code import Code
+from oncemore.identity.code import Code
 with open("sent", "rb") as file:
     print(Code(pickle.load(file)).digest().hex())
 """

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from oncemore.errors import FingerprintError
-from oncemore.fingerprint.code import Code
-from oncemore.fingerprint.values import digest
+from oncemore.identity.code import Code
+from oncemore.identity.values import digest
 
 Load = Callable[..., ModuleType]
 _numbers = itertools.count()

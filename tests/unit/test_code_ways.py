@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from oncemore.fingerprint.code import Code
+from oncemore.identity.code import Code
 
 Identify = Callable[[str], bytes]
 _numbers = itertools.count()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oncemore import CodecError, IntegrityError, compression
+from oncemore import CodecError, IntegrityError
 from oncemore.codec import (
     GLOBALS,
     MAGIC,
@@ -24,6 +24,7 @@ from oncemore.codec import (
     VALUE_ONLY,
     VERSION,
     Decoded,
+    compression,
     dumps,
     encode,
     loads,

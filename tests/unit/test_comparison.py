@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from oncemore import File, History, UsageError, checkpoint_scope, checkpointed, current_run, open_store
-from oncemore.comparison import Comparison
+from oncemore.history.compare import Comparison
 from tests.unit.pasts import Counting
 
 LIMIT = 1

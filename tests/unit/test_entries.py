@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from oncemore import History, checkpoint_scope, checkpointed, current_run, memoized, shelf
+from oncemore import History, checkpoint_scope, checkpointed, current_run, entries, memoized
 from oncemore.codec import Decoded
 from oncemore.events import StepCompleted
 from oncemore.retention import keep_last
@@ -195,7 +195,7 @@ def test_a_large_result_is_read_again_in_the_scope_that_made_it_without_a_lease(
 def test_entries_that_there_is_no_room_for_in_memory_are_read_one_by_one(
     store: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelf, "_ROOM", 20_000)
+    monkeypatch.setattr(entries, "_ROOM", 20_000)
     with checkpoint_scope("run", store=store):
         for number in range(50):
             bulky(number, 1_000)

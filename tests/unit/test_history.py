@@ -18,9 +18,9 @@ from oncemore import (
     fork,
     open_store,
     records,
-    reshape,
 )
 from oncemore.events import RunRenamed
+from oncemore.history import rollback
 from oncemore.retention import keep_last
 from tests.processes import Script
 from tests.unit.pasts import Counting, both, content, flow, keys, load, names, place, ran
@@ -212,7 +212,7 @@ class Dying(Counting):
 def test_a_delete_cut_off_midway_lets_no_old_result_come_back_and_the_next_completes_it(
     store: str, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reshape, "_BATCH", 5)
+    monkeypatch.setattr(rollback, "_BATCH", 5)
     flow(store, "other")
     before = content(store)
     flow(store)

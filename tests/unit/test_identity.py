@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from oncemore import FingerprintError, checkpointed
-from oncemore.fingerprint import Identity
-from oncemore.fingerprint.values import Digests, digest
-from oncemore.surroundings.objects import Roots
+from oncemore.identity import Identity
+from oncemore.identity.values import Digests, digest
+from oncemore.surroundings.references import Roots
 from tests.unit.again import scope
 
 # Counted in a library's module, out of sight: a list of ours would be data that the class reads, and changes.

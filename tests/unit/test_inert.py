@@ -20,9 +20,8 @@ from typing import Any
 import pytest
 
 from oncemore import FingerprintError, checkpoint_scope, checkpointed
-from oncemore.fingerprint import inert
-from oncemore.fingerprint.values import digest
-from oncemore.surroundings.objects import walk_from
+from oncemore.identity.values import digest, inert
+from oncemore.surroundings.references import walk_from
 
 LOCKS: list[Callable[[], Any]] = [
     threading.Lock,

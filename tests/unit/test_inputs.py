@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from oncemore import CheckpointWarning, File, UsageError, checkpoint_scope, checkpointed
-from oncemore.history import History
+from oncemore.history.history import History
 from tests.unit.again import Outcome, scope
 
 CHANGED = "file orders.csv changed"

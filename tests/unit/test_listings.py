@@ -11,7 +11,7 @@ from types import CodeType, FunctionType
 
 import pytest
 
-from oncemore.fingerprint.syntax import key_of, make_listing
+from oncemore.identity.code.syntax import key_of, make_listing
 from tests.processes import Script
 
 TEXT = """\
@@ -27,7 +27,7 @@ seen = []
 sys.addaudithook(lambda event, arguments: event == "compile" and seen.append(arguments[1]))
 sys.path.insert(0, "project")
 import etl
-from oncemore.fingerprint.code import Code
+from oncemore.identity.code import Code
 from pathlib import Path
 {before}
 del seen[:]

@@ -19,9 +19,9 @@ from oncemore import (
     checkpointed,
     idempotency_key,
 )
+from oncemore.effects_once import unknown
 from oncemore.errors import IntegrityError
 from oncemore.events import StepCompleted
-from oncemore.intents import unknown
 from oncemore.retention import keep_last
 from oncemore.stores import open_store
 from tests.processes import Script

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from oncemore import CheckpointWarning, History, checkpoint_scope, checkpointed, fork, records, reshape
+from oncemore import CheckpointWarning, History, checkpoint_scope, checkpointed, fork, records
 from oncemore.codec import Decoded
 from oncemore.events import StepCompleted
+from oncemore.history import rollback
 from oncemore.retention import keep_last
 from oncemore.secret import secret
 from oncemore.stores import Bytes, open_store
@@ -123,7 +124,7 @@ def test_a_scope_that_does_not_know_that_its_prefix_was_left_and_removed_loses_n
         with checkpoint_scope("r", store=store):
             work.refresh(0)
         History(store).delete("child")
-        reshape.clear(open_store(store), records.read(open_store(store), "r").uid, "r")
+        rollback.clear(open_store(store), records.read(open_store(store), "r").uid, "r")
         assert work(1) == 1
     with checkpoint_scope("r", store=store) as run:
         assert [work(n) for n in range(2)] == [0, 1]

@@ -8,7 +8,7 @@ import re
 import pytest
 
 import oncemore
-from oncemore import errors, steps
+from oncemore import errors, step
 from tests.processes import Script
 
 NAMES = """
@@ -63,7 +63,7 @@ def test_our_warning_is_a_warning_for_users() -> None:
 
 
 def test_the_options_of_memoized_are_those_of_checkpointed_without_share() -> None:
-    assert steps.Options.__annotations__.keys() == steps.StepOptions.__annotations__.keys() - {"share"}
+    assert step.Options.__annotations__.keys() == step.StepOptions.__annotations__.keys() - {"share"}
 
 
 def test_all_options_are_keywords() -> None:
@@ -75,6 +75,6 @@ def test_all_options_are_keywords() -> None:
 
 
 def test_every_option_has_a_default_and_is_explained() -> None:
-    assert steps.DEFAULTS.keys() == steps.StepOptions.__annotations__.keys()
+    assert step.DEFAULTS.keys() == step.StepOptions.__annotations__.keys()
     text = inspect.getdoc(oncemore.checkpointed) or ""
-    assert sorted(re.findall(r"^(\w+) {2,}\S", text, re.MULTILINE)) == sorted(steps.DEFAULTS)
+    assert sorted(re.findall(r"^(\w+) {2,}\S", text, re.MULTILINE)) == sorted(step.DEFAULTS)

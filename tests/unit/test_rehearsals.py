@@ -644,7 +644,7 @@ def test_a_run_in_another_store_is_not_adopted(script: Script) -> None:
 
 def test_codes_adopted_for_each_other_are_found_and_end() -> None:
     from oncemore import open_store
-    from oncemore.shelf import Shelf
+    from oncemore.entries import Shelf
 
     adopted = [["step", "a", "b"], ["step", "b", "a"], ["step", "c", "a"]]
     shelf = Shelf(open_store("memory://adopted"), "o", "node/o/", None, adopted=adopted)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from oncemore import History, UsageError, checkpoint_scope, checkpointed, current_run, fork
-from oncemore.checkpoints import Checkpoint
 from oncemore.events import CheckpointsPruned
+from oncemore.history.checkpoints import Checkpoint
 from oncemore.retention import (
     Policy,
     at_most,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from oncemore.fingerprint.statements import Statement, binding, note
+from oncemore.identity.code.statements import Statement, binding, note
 
 
 def of(text: str, name: str, tmp_path: Path, **space: Any) -> Statement | None:

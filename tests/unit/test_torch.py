@@ -9,8 +9,7 @@ import pytest
 
 from oncemore import CheckpointWarning, Run, checkpointed, current_run
 from oncemore.errors import FingerprintError
-from oncemore.fingerprint import arrays
-from oncemore.fingerprint.values import digest
+from oncemore.identity.values import arrays, digest
 from oncemore.modules import loaded
 from tests.processes import Script
 from tests.unit.again import effects, scope, skipped_alike, twice

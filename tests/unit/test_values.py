@@ -18,8 +18,8 @@ from typing import Any, Callable
 import pytest
 
 from oncemore.errors import FingerprintError, OncemoreError, UsageError
-from oncemore.fingerprint import values
-from oncemore.fingerprint.values import digest, register_identity
+from oncemore.identity import values
+from oncemore.identity.values import digest, register_identity
 from tests.processes import Script
 
 Point = collections.namedtuple("Point", "x y")
@@ -59,7 +59,7 @@ def test_a_set_inside_a_frozenset_inside_a_list_is_its_elements() -> None:
 
 def test_a_set_of_strings_is_the_same_under_every_hash_seed(script: Script) -> None:
     source = """
-        from oncemore.fingerprint.values import digest
+        from oncemore.identity.values import digest
         print(digest([{"a", "b", "c"}, {"x", 1, None, (2, "y")}, frozenset({"k": 1})]).hex())
     """
     seen = {script(source, env={"PYTHONHASHSEED": seed}).out for seed in ("0", "1", "77")}
@@ -128,7 +128,7 @@ def test_where_a_cycle_leads_back_to_counts() -> None:
 def test_a_set_of_objects_that_know_each_other_is_the_same_in_every_process(script: Script) -> None:
     source = """
         import random
-        from oncemore.fingerprint.values import digest
+        from oncemore.identity.values import digest
 
         class Person:
             pass
@@ -433,7 +433,7 @@ class Model:
 
 @pytest.fixture
 def taught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from oncemore.fingerprint import objects
+    from oncemore.identity.values import objects
 
     monkeypatch.setattr(objects, "_registered", {})
     monkeypatch.setattr(objects, "_chosen", {})

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from oncemore.errors import FingerprintError
-from oncemore.fingerprint.values import digest
+from oncemore.identity.values import digest
 
 GRID = np.arange(24, dtype="i4").reshape(4, 6)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from oncemore.codec import dumps, loads
-from oncemore.fingerprint.values import digest
+from oncemore.identity.values import digest
 
 # --- what merely remembers ------------------------------------------------------------------------------------------
 

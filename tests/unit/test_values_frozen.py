@@ -35,7 +35,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from oncemore.fingerprint.values import digest
+from oncemore.identity.values import digest
 from tests.processes import Script
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -27,7 +27,7 @@ import pytest
 import wrapt
 
 from oncemore.errors import FingerprintError
-from oncemore.fingerprint.values import digest
+from oncemore.identity.values import digest
 from tests.processes import Script
 
 
@@ -303,7 +303,7 @@ def test_instances_of_main_are_the_same_however_the_script_is_started(script: Sc
     script.write(
         """
         import dataclasses, enum
-        from oncemore.fingerprint.values import digest
+        from oncemore.identity.values import digest
 
         @dataclasses.dataclass
         class Config:

@@ -16,7 +16,7 @@ import pytest
 
 from oncemore.codec import dumps, loads
 from oncemore.errors import FingerprintError
-from oncemore.fingerprint.values import digest
+from oncemore.identity.values import digest
 
 
 def all_unequal(candidates: list[Any]) -> bool:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from oncemore import File, History, checkpoint_scope, checkpointed
+from oncemore.history.verify import Verified
 from oncemore.retention import keep_last
 from oncemore.stores import Bytes
-from oncemore.verification import Verified
 from tests.unit.pasts import Counting, both, flow, keys, place
 
 

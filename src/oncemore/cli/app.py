@@ -11,32 +11,32 @@ from typing import Any
 import click
 
 from .. import CheckpointWarning, OncemoreError
-from . import checking, completion, doctor, keeping, listing, moving, reasons, rehearsing, reshaping, values
+from . import completion, doctor, get, plan, prune, rollback, runs, transfer, verify, why
 from .codes import DECLINED, DONE, FAILED, INTERRUPTED, MEANINGS, UNHEARD
 from .names import alike
 from .options import Declined
 from .output import version_of
 
 _COMMANDS: list[click.Command] = [
-    listing.runs,
-    listing.show,
-    listing.events,
-    reasons.why,
-    reasons.diff,
-    values.get,
-    rehearsing.plan,
-    rehearsing.adopt,
-    rehearsing.audit,
-    reshaping.rollback,
-    reshaping.fork,
-    reshaping.rename,
-    reshaping.pin,
-    reshaping.resolve,
-    keeping.rm,
-    keeping.prune,
-    moving.export,
-    moving.import_,
-    checking.verify,
+    runs.runs,
+    runs.show,
+    runs.events,
+    why.why,
+    why.diff,
+    get.get,
+    plan.plan,
+    plan.adopt,
+    plan.audit,
+    rollback.rollback,
+    rollback.fork,
+    rollback.rename,
+    rollback.pin,
+    rollback.resolve,
+    prune.rm,
+    prune.prune,
+    transfer.export,
+    transfer.import_,
+    verify.verify,
     doctor.doctor,
     completion.completion,
 ]

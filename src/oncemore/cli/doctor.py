@@ -14,11 +14,11 @@ import click
 
 from .. import History, OncemoreError
 from ..durations import size
+from ..history.verify import Littered
 from ..secret import key_file
 from ..stores import Store, default_target, open_store, store_exists
 from ..stores.disk import DiskStore
 from ..stores.filesystem import NETWORK_FILE_SYSTEMS, file_system
-from ..verification import Littered
 from . import options
 from .codes import UNWELL
 from .output import columns, plural, print_json, print_tables, version_of

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import click
 
 from .. import Checkpoint, History, OncemoreError, UsageError
-from ..history import PastRun
+from ..history.history import PastRun
 from ..stores import default_target, store_exists
 
 _COMPLETIONS = 100

@@ -32,7 +32,7 @@ from weakref import finalize
 import diskcache
 from diskcache.core import DBNAME, MODE_BINARY, MODE_RAW
 
-from ..bulk import allocate
+from ..buffers import allocate
 from ..errors import IntegrityError, StoreDamaged, StoreError, StoreUnavailable, warn
 from . import Bytes, Frames
 from .filesystem import READ_ONLY, destroyed, explained

@@ -11,26 +11,26 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..errors import UsageError
-from ..fingerprint.shown import Part
+from ..identity.display import Part
 from .protocol import SKIP as SKIP  # first: the kinds take their protocol from here
 from .protocol import Early as Early
 from .protocol import Moment as Moment
 from .protocol import Surrounding as Surrounding
 
 from . import inputs  # isort: skip
-from . import arguments, figures, files, globals, output, process, rng, settings, watching  # isort: skip
+from . import arguments, figures, outputs, globals, output, process, rng, library_settings, state_changes  # isort: skip
 
 _OURS: tuple[Surrounding, ...] = (
     output.Output(),  # first: it stops listening before another kind has something to warn about
     inputs.Inputs(),
-    files.Files(),  # before the process: relative paths are those of the folder that the step began in
+    outputs.Files(),  # before the process: relative paths are those of the folder that the step began in
     arguments.Arguments(),
     globals.Globals(),
-    watching.StateKind(),
+    state_changes.StateKind(),
     rng.Generators(),
     process.Process(),
     process.Calls(),
-    settings.Settings(),  # before figures, which are drawn by them
+    library_settings.Settings(),  # before figures, which are drawn by them
     figures.Figures(),
 )
 _kinds: dict[str, Surrounding] = {kind.name: kind for kind in _OURS}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..fingerprint.values import Digests
+from ..identity.values import Digests
 from . import SKIP, Moment, Surrounding
-from .objects import Contents, Note
+from .references import Contents, Note
 
 
 class Arguments(Surrounding):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..codec import dumps, loads
 from ..errors import CodecError
-from ..fingerprint.values import Digests
+from ..identity.values import Digests
 from ..modules import loaded
 from . import Moment, Surrounding
 

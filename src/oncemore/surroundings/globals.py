@@ -1,6 +1,6 @@
 """Data that a step's code reaches: module globals, class attributes, closures, defaults, generators, caches.
 
-What the step reads of it is part of the node's identity (see fingerprint/data.py). Here is what it does to it: objects that
+What the step reads of it is part of the node's identity (see identity/code/data.py). Here is what it does to it: objects that
 it changed in place, and names that it bound to other values. Which names it binds is seen in its code; others that it binds
 in a class or module which it reaches (by `setattr`, `globals()`, `cls.x`) are found by looking there before and after.
 """
@@ -14,11 +14,11 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from ..errors import CodecError
-from ..fingerprint.classes import is_foreign_made
-from ..fingerprint.data import ABSENT, Datum, Slot, in_class, in_mapping
+from ..identity.code.classes import is_foreign_made
+from ..identity.code.data import ABSENT, Datum, Slot, in_class, in_mapping
 from . import SKIP, Moment, Surrounding
-from .objects import Note, Roots, walk_from
-from .ways import DELTAS, Several, are_numbers
+from .mutable_types import DELTAS, Several, are_numbers
+from .references import Note, Roots, walk_from
 
 
 class _Watched(NamedTuple):

@@ -28,16 +28,16 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 from .. import current
-from ..bulk import content_digest
+from ..buffers import content_digest
 from ..codec import encode
 from ..errors import OncemoreError, log, warn
 from ..file import File
-from ..fingerprint.inputs import fields_of, path_identity
-from ..fingerprint.shown import Part
-from ..fingerprint.values import digest
+from ..identity.display import Part
+from ..identity.input_files import fields_of, path_identity
+from ..identity.values import digest
 from ..stores.folders import OURS, in_store
 from . import Moment, Surrounding
-from .audit import listen
+from .audit_hook import listen
 from .protocol import EXCUSED
 
 OBSERVED = "observed"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import SKIP, Moment, Surrounding
-from .listening import Recorder, Shown, show
+from .capture import Recorder, Shown, show
 
 
 class Output(Surrounding):

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from .. import current
 from . import Moment, Surrounding
-from .audit import listen
+from .audit_hook import listen
 
 
 class _Recorder:

@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..beside import Member
-from ..fingerprint.data import Datum
-from ..fingerprint.shown import Part
-from ..fingerprint.values import Digests
-from .objects import Roots, Walk, walk_from
-from .ways import ATOMS
+from ..identity.code.data import Datum
+from ..identity.display import Part
+from ..identity.values import Digests
+from ..overlap import Member
+from .mutable_types import ATOMS
+from .references import Roots, Walk, walk_from
 
 EXCUSED = "~"  # before the digest of what is another now, and no reason to run a step again
 

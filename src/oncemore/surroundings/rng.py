@@ -13,10 +13,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..fingerprint.values import digest, identity
+from ..identity.values import digest, identity
 from ..modules import loaded
 from . import Moment, Surrounding
-from .ways import same_state
+from .mutable_types import same_state
 
 _BESIDE = "~"  # before the name of a generator that was read by a step beside others: as it was before they all began
 

@@ -13,12 +13,12 @@ from .. import current
 from ..codec import dumps, loads
 from ..current import Around, known
 from ..errors import CodecError, UsageError, warn
-from ..fingerprint.shown import Part, is_secret, short
-from ..fingerprint.values import digest, identity
+from ..identity.display import Part, is_secret, short
+from ..identity.values import digest, identity
 from ..modules import canonical_name
 
 if TYPE_CHECKING:
-    from .watching import Watch
+    from .state_changes import Watch
 
 ABSENT, UNKNOWN = "absent", "unknown"  # in place of a digest; what is unknown equals nothing that was kept
 SURE = "Let the step start the thread itself, or give the thread `contextvars.copy_context().run` to call"

@@ -20,13 +20,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..fingerprint.lazy import filled
-from ..fingerprint.statements import GENERATORS, Statement, binding, makes_generator, unseeded_by
-from ..fingerprint.values import digest
+from ..identity.code.lazy import filled
+from ..identity.code.statements import GENERATORS, Statement, binding, makes_generator, unseeded_by
+from ..identity.values import digest
 from ..modules import canonical_name, is_project_module, loaded, module_of
-from .objects import walk_from
+from .mutable_types import way
+from .references import walk_from
 from .rng import Generators, state_digest, states
-from .ways import way
 
 _HOLDERS = (dict, list, tuple)
 _MOST = 100  # objects that are looked at in each of them: a step pays for that, too

@@ -1,0 +1,161 @@
+"""Whether and how to compress one buffer: as it is, zstd, or zstd of shuffled numbers, whichever pays.
+
+Shuffled: all first bytes of the numbers, then all second bytes, and so on. Leading bytes are much alike and compress well,
+trailing ones are noise that zstd passes over quickly, so that both directions are about twice as fast as on the numbers as
+they lie, or faster. A few samples are tried first; data that does not shrink is never compressed.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import zstandard
+
+from ..buffers import Bytes, allocate, processors
+from ..errors import CodecError
+
+RAW, ZSTD, SHUFFLED = range(3)
+
+SMALL = 512  # bytes; below this, zstd's own header and the time for it are not won back
+_FEW = 4096  # bytes of numbers; fewer take longer to shuffle than that is worth
+_BLOCK = 1 << 22  # bytes; numbers are shuffled within such blocks, so that a large buffer needs no second one
+_SAMPLE = 1 << 14
+_WORTH, _WORTH_OF_NUMBERS = 0.9, 0.8  # of the size; floats always save some, and reading them back takes time
+_QUICKER = 1.05  # shuffled may be so much larger than plain: it is written and read at least about twice as fast
+_HARDLY = 0.02  # of the size: what is left of zeros and the like, for which nothing is quicker than plain zstd
+_THREADED = 1 << 22
+_MOST = 1 << 15  # bytes that can come of one: a zstd block of 128 KiB takes 4
+_LEVEL = 1
+
+_local = threading.local()  # zstandard's objects must not be shared between threads
+
+
+class Packed(NamedTuple):
+    """A buffer as it is stored: how it is packed, the size of its numbers, the pieces and their size, its size unpacked."""
+
+    packing: int
+    item: int
+    pieces: Sequence[Bytes]
+    size: int
+    raw: int
+
+
+def pack(buffer: Bytes | pickle.PickleBuffer) -> Packed:
+    """The buffer as it should be stored. Incompressible data comes back as a view, not a copy."""
+    if isinstance(buffer, pickle.PickleBuffer):
+        typed, view = memoryview(buffer), buffer.raw()
+    else:
+        typed = view = memoryview(buffer)
+    raw = view.nbytes
+    plain = Packed(RAW, 1, [view], raw, raw)
+    if raw < SMALL:
+        return plain
+    numbers = raw >= _FEW and typed.itemsize in (2, 4, 8, 16) and "numpy" in sys.modules
+    item = min(typed.itemsize, 8) if numbers else 1  # a complex number is two
+    samples = _samples(view, item)
+    tried = sum(map(len, samples))
+    packing, trials = ZSTD, [_compress(sample, 1) for sample in samples]
+    if numbers and _size(trials) > tried * _HARDLY:
+        shuffled = [_compress(sample, item) for sample in samples]
+        if _size(shuffled) <= _size(trials) * _QUICKER:
+            packing, trials = SHUFFLED, shuffled
+    if _size(trials) > tried * (_WORTH_OF_NUMBERS if numbers else _WORTH):
+        return plain
+    item = item if packing == SHUFFLED else 1
+    pieces = trials[0] if tried == raw else _compress(view, item)
+    return Packed(packing, item, pieces, _size([pieces]), raw)
+
+
+def unpack(packing: int, item: int, data: memoryview, raw: int) -> Bytes:
+    """The buffer again, writable and the caller's own. A writable `data` is the caller's already and is not copied."""
+    if packing == RAW:
+        return bytearray(data) if data.readonly else data
+    if raw > data.nbytes * _MOST:
+        raise CodecError(f"{data.nbytes} bytes cannot unpack to {raw}")
+    room = allocate(raw)
+    with _decompressor().stream_reader(data) as reader:
+        if packing == ZSTD:
+            _fill(room, reader)
+        elif packing == SHUFFLED:
+            _unshuffle(room, item, reader)
+        else:
+            raise CodecError(f"there is no packing {packing}")
+    return room
+
+
+def _samples(view: memoryview, item: int) -> list[memoryview]:
+    """The beginning, the middle and the end: one stretch alone is too often not like the rest."""
+    if view.nbytes <= 3 * _SAMPLE:
+        return [view]
+    middle = view.nbytes // 2 // item * item
+    return [view[:_SAMPLE], view[middle : middle + _SAMPLE], view[-_SAMPLE:]]
+
+
+def _size(parts: Sequence[Sequence[Bytes]]) -> int:
+    return sum(len(piece) for pieces in parts for piece in pieces)
+
+
+def _compress(view: memoryview, item: int) -> list[Bytes]:
+    """One zstd frame. Its content is shuffled if `item`, the size of a number, is more than 1."""
+    if view.nbytes < _THREADED:
+        return _pieces(_compressor(), view, item)
+    # Not kept: a compressor's threads do not live on in a forked child, which would wait for them forever.
+    try:
+        return _pieces(zstandard.ZstdCompressor(level=_LEVEL, threads=processors()), view, item)
+    except zstandard.ZstdError:  # no thread can be had
+        return _pieces(_compressor(), view, item)
+
+
+def _pieces(compressor: zstandard.ZstdCompressor, view: memoryview, item: int) -> list[Bytes]:
+    stream = compressor.compressobj(size=view.nbytes)
+    pieces = [stream.compress(_shuffled(block, item) if item > 1 else block) for block in _blocks(view)]
+    return [piece for piece in (*pieces, stream.flush()) if piece]
+
+
+def _blocks(view: memoryview) -> Iterator[memoryview]:
+    return (view[start : start + _BLOCK] for start in range(0, view.nbytes, _BLOCK))
+
+
+def _shuffled(block: memoryview, item: int) -> Any:
+    import numpy as np
+
+    return np.ascontiguousarray(np.frombuffer(block, np.uint8).reshape(-1, item).T)
+
+
+def _unshuffle(room: memoryview, item: int, reader: zstandard.ZstdDecompressionReader) -> None:
+    import numpy as np
+
+    scratch = np.empty(min(room.nbytes, _BLOCK), np.uint8)
+    for block in _blocks(room):
+        shuffled = scratch[: block.nbytes]
+        _fill(shuffled.data, reader)
+        numbers = np.frombuffer(block, np.uint8).reshape(-1, item)
+        for place, plane in enumerate(shuffled.reshape(item, -1)):  # one by one: numpy is slow at turning a whole table
+            numbers[:, place] = plane
+
+
+def _fill(room: memoryview, reader: zstandard.ZstdDecompressionReader) -> None:
+    """Decompress as much as there is room for, neither more nor less."""
+    filled = 0
+    while filled < room.nbytes and (count := reader.readinto(room[filled:])):
+        filled += count
+    if filled != room.nbytes:
+        raise CodecError(f"a frame unpacked to {filled} bytes instead of {room.nbytes}")
+
+
+def _compressor() -> zstandard.ZstdCompressor:
+    if not hasattr(_local, "compressor"):
+        _local.compressor = zstandard.ZstdCompressor(level=_LEVEL)
+    found: zstandard.ZstdCompressor = _local.compressor
+    return found
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    if not hasattr(_local, "decompressor"):
+        _local.decompressor = zstandard.ZstdDecompressor()
+    found: zstandard.ZstdDecompressor = _local.decompressor
+    return found

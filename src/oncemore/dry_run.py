@@ -1,0 +1,165 @@
+"""Dry runs: nothing is written, and a step that would run ends the script instead.
+
+Processes that the script starts do the same. What happens there is noted in a file, so that it is known whatever the script
+does with what comes back from them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple, NoReturn
+
+from . import current, effects_once
+from .entries import Shelf
+from .events import StepEvent
+from .node import ASKED, Node
+from .records import Record
+from .run import Run
+from .stores import Store
+from .stores.overlay import Overlay
+
+LOOK = "ONCEMORE_LOOK"  # names the file of notes, in the environment of processes that a script starts during a dry run
+
+
+class WouldRun(NamedTuple):
+    """A step that would run now."""
+
+    run: str
+    step: str
+    node: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.node} would run: {self.why}"
+
+
+class Stop(BaseException):
+    """Ends the script of a dry run. Not an `Exception`: the script must not take it for a failure of its own."""
+
+
+class StepPolicy:
+    """Which steps run in the dry run of the run `run_id`: none. Subclasses let some run, and hear of their events."""
+
+    run_id = ""
+
+    def wants_fresh(self, run: Looking, node: Node, *, once: bool) -> bool:
+        """Whether a step is to run though it has a checkpoint."""
+        return False
+
+    def lets_run(self, run: Looking, node: Node, *, once: bool) -> bool:
+        return False
+
+    def heard(self, run: Looking, event: StepEvent) -> None: ...
+
+
+class Look:
+    """The dry run of one script. `runs` are those that its scopes open; `policy` counts in process `pid` only."""
+
+    def __init__(self, notes: str, policy: StepPolicy, pid: int) -> None:
+        self.notes, self.policy, self.pid = notes, policy, pid
+        self.runs: list[Looking] = []
+        self._overlays: dict[str, Overlay] = {}
+
+    def new_run(self, run_id: str, store: Store, **options: Any) -> Looking:
+        meant = self.pid == os.getpid() and run_id == self.policy.run_id
+        run = Looking(run_id, self.over(store), self.policy if meant else StepPolicy(), **options)
+        self.runs.append(run)
+        return run
+
+    def over(self, store: Store) -> Overlay:
+        """One overlay for each store: what a scope leaves there, the next finds."""
+        if isinstance(store, Overlay):
+            return store
+        return self._overlays.setdefault(store.url, Overlay(store))
+
+    def note(self, *facts: Any) -> None:
+        with contextlib.suppress(FileNotFoundError):  # the dry run is over
+            file = os.open(self.notes, os.O_WRONLY | os.O_APPEND)
+            try:
+                os.write(file, json.dumps(facts).encode() + b"\n")
+            finally:
+                os.close(file)
+
+    def noted(self, kind: str) -> Iterator[list[Any]]:
+        """What was noted under a word, in order."""
+        with open(self.notes, encoding="utf-8") as file:
+            yield from (fact[1:] for fact in map(json.loads, file) if fact[0] == kind)
+
+
+class Looking(Run):
+    """A run in a dry run: its store is only read, and its steps run only if `policy` lets them."""
+
+    def __init__(self, run_id: str, store: Overlay, policy: StepPolicy, **options: Any) -> None:
+        options["retention"] = None
+        super().__init__(run_id, store, **options)
+        self._below, self._policy = store.below, policy
+        self.on(StepEvent, lambda event: policy.heard(self, event))
+
+    def use(self, record: Record) -> None:
+        super().use(record)
+        self._stored = self.shelves(self._below, record)
+
+    def stored(self, node: Node) -> Shelf:
+        """The node's entries in the store itself, whatever the dry run has written over them."""
+        return self._stored[node.owner == "shared"]
+
+    def wants_fresh(self, node: Node, *, once: bool) -> bool:
+        return super().wants_fresh(node, once=once) or self._policy.wants_fresh(self, node, once=once)
+
+    def will_run(self, node: Node, why: str, *, once: bool) -> None:
+        if self._policy.lets_run(self, node, once=once):
+            return
+        shelf = self.shelf_of(node)
+        intent = effects_once.find(shelf, node) if once else None
+        settled = intent is None or intent.meta.get("settled")
+        if intent is not None and settled and why not in ASKED:
+            return  # its body does not run: somebody has said what came of it
+        unknown = "it was cut off, and its outcome is unknown: say `oncemore resolve`"
+        would_run(node.step, why if settled else unknown, run=self.id, node=node.id)
+
+    def will_go(self, name: str, why: str) -> None:
+        would_run(name, why, run=self.id)
+
+    def count_reuse(self, step: str, key: str, seconds: float) -> None:
+        super().count_reuse(step, key, seconds)
+        if current.rehearsal is not None and current.rehearsal.pid != os.getpid():
+            current.rehearsal.note("reused", step, seconds)
+
+
+def would_run(step: str, why: str, *, run: str = "", node: str = "") -> NoReturn:
+    """End the script of a dry run: here a step would run."""
+    found = WouldRun(run, step, node or step, why)
+    if current.rehearsal is not None:
+        current.rehearsal.note("would run", *found)
+    raise Stop(str(found))
+
+
+def enough(why: str = "") -> NoReturn:
+    """End the script of a dry run: nothing more is to be learned, or not for that reason."""
+    current.rehearsal.note("enough", why)
+    raise Stop(why)
+
+
+def called_plainly(step: str) -> None:
+    """A step is about to run outside a scope: not in a dry run."""
+    if current.rehearsal is not None:
+        would_run(step, "it is called outside a scope, where nothing is kept")
+
+
+def new_run(run_id: str, store: Store, **options: Any) -> Run:
+    """A run; during a dry run, one that only looks."""
+    look: Look | None = current.rehearsal
+    return Run(run_id, store, **options) if look is None else look.new_run(run_id, store, **options)
+
+
+def over(store: Store) -> Store:
+    """The store; during a dry run, an overlay over it."""
+    return store if current.rehearsal is None else current.rehearsal.over(store)
+
+
+if os.environ.get(LOOK):  # started by a script in a dry run
+    current.rehearsal = Look(os.environ[LOOK], StepPolicy(), 0)
+    current.engage(current.rehearsal)

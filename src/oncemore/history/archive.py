@@ -1,0 +1,241 @@
+"""Runs in one portable file, and out of it again, into any kind of store.
+
+An archive is a zip file: `manifest.json` lists every entry with its digest and is signed by the exporter's secret in
+`signature`; `entries/N` hold the bytes. On import every entry gets the importer's own signature, which is done only if the
+manifest's signature is the importer's, or the importer says that the archive is to be trusted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+from blake3 import blake3
+
+from .. import records
+from ..blobs import BLOBS, listing_key, pending
+from ..codec import Decoded, seal, unseal, unsigned
+from ..errors import IntegrityError, UsageError
+from ..events import SnapshotSaved, StepCompleted
+from ..identity import code_of
+from ..node import intents_of, state_of
+from ..records import ALIASES, closed, parse, record_key, sealed_as, stamp
+from ..secret import secret
+from ..stores import Bytes, Frames, Hold, Store
+from .rollback import targets
+from .timeline import timeline
+
+FORMAT = "oncemore archive 1"
+_SIGNED_AS = "archive/manifest"
+_BATCH = 1 << 24  # bytes in one transaction
+_POLL = 0.05
+
+
+def export(store: Store, path: str | os.PathLike[str], runs: Sequence[str]) -> None:
+    """Write the runs with all they need into a file. It replaces what was there only when it is complete."""
+    draft = f"{os.fspath(path)}.part"
+    listing: list[dict[str, Any]] = []
+    with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for key, data in _entries(store, runs):
+            archive.writestr(f"entries/{len(listing)}", bytes(data))
+            listing.append({"key": key, "digest": blake3(data).hexdigest()})
+        manifest = json.dumps({"format": FORMAT, "runs": list(runs), "entries": listing}).encode()
+        archive.writestr("manifest.json", manifest)
+        archive.writestr("signature", b"".join(seal([blake3(manifest).digest()], _SIGNED_AS, secret())))
+    os.replace(draft, path)
+
+
+def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
+    """Every entry that the runs need, each once; a run's record after all it refers to."""
+    seen: set[str] = set()
+
+    def each(prefix: str) -> Iterator[tuple[str, Bytes]]:
+        for key, data in store.scan(prefix):
+            if key not in seen and data is not None:
+                seen.add(key)
+                yield key, data
+
+    def entry(key: str) -> Iterator[tuple[str, Bytes]]:
+        """A checkpoint with its items and the contents of its files, if it is there and sound."""
+        try:
+            data = store.get(key) if key not in seen else None
+            meta = {} if data is None else Decoded(data, key=key, secret=secret()).meta
+        except IntegrityError:
+            return
+        if data is not None:
+            seen.add(key)
+            yield key, data
+            for prefix in (*([meta["items"]] if "items" in meta else ()), listing_key(key), *meta.get("blobs", ())):
+                yield from each(prefix)
+
+    once: dict[tuple[str, str], list[str]] = {}  # what shared steps with effect="once" have done, by step and arguments
+    for key, data in store.scan(intents_of("shared")):
+        if data is not None:
+            meta = Decoded(data, key=key, secret=secret()).meta
+            once.setdefault((meta["step"], meta["given"]), []).append(key)
+    for run_id in runs:
+        record = records.read(store, run_id)
+        own = (record.prefix, *record.undo)  # a rollback can be undone there, too
+        for prefix in own:
+            for key, _ in store.scan(prefix, most=0):
+                yield from entry(key)
+        for prefix, keys in targets(store, own).items():
+            yield from each(closed(prefix))
+            for key in sorted(keys):
+                yield from entry(key)
+        for uid in (*record.forebears, record.uid):
+            yield from each(f"event/{uid}/")
+            yield from each(f"{state_of(uid)}opening")
+            yield from each(f"forks/{uid}/{record.uid}")
+        for key, _ in store.scan(intents_of(record.uid), most=0):
+            yield from entry(key)
+        yield from each(f"wrote/{record.uid}/")
+        for counted in timeline(store, record.log).ever():
+            event = counted.event
+            if not isinstance(event, SnapshotSaved) and event.snapshot:
+                yield from each(event.snapshot)
+            if isinstance(event, StepCompleted):
+                if event.entry.startswith("shared/"):
+                    yield from entry(event.entry.partition("@")[0])  # what says which state it read
+                    yield from entry(event.entry)
+                    for intent in once.get((event.step, _arguments(event.entry)), ()):
+                        yield from entry(intent)
+                yield from each(f"code/{code_of(event.fingerprint.partition('.')[2])}")
+        record = records.read(store, run_id)  # as it is now
+        record.open = []
+        yield record_key(run_id), b"".join(records.sealed(record_key(run_id), record))
+
+
+def _arguments(entry: str) -> str:
+    """The digest of the arguments in an entry's key."""
+    return entry.rpartition("/")[2].partition(".")[0]
+
+
+def import_(store: Store, path: str | os.PathLike[str], *, trust: bool = False) -> list[str]:
+    """Bring the runs of an archive into a store; their ids. A damaged archive brings nothing. Twice is once."""
+    with open(path, "rb") as file:
+        try:
+            archive = _Archive(file, os.fspath(path), trust)
+        except UsageError:
+            raise
+        except Exception as error:  # whatever a zip file can be damaged to
+            raise IntegrityError(f"the archive {os.fspath(path)} is damaged ({error}); nothing was imported") from error
+        holds = [_hold(store, f"gone/{uid}") for uid in sorted(archive.uids)]
+        try:
+            here = {record.uid: run_id for run_id, record in records.scan(store)}
+            _bring(store, archive, here, _check_conflicts(store, archive, here))
+        finally:
+            for hold in holds:
+                hold.release()
+    return archive.runs
+
+
+class _Archive:
+    """An archive in a file, after every byte of it has been checked against its manifest.
+
+    `uids` are those of the runs of which there is something in it, `records` gives that of each run's record.
+    """
+
+    def __init__(self, file: BinaryIO, path: str, trust: bool) -> None:
+        self._zip = zipfile.ZipFile(file)
+        text = self._zip.read("manifest.json")
+        manifest: dict[str, Any] = json.loads(text)
+        if manifest["format"] != FORMAT:
+            raise UsageError(f"{path} is a {manifest['format']!r}; this oncemore reads {FORMAT!r}")
+        try:
+            signed = bytes(unseal(self._zip.read("signature"), _SIGNED_AS, secret())) == blake3(text).digest()
+        except IntegrityError:
+            signed = False
+        if not signed and not trust:
+            raise UsageError(
+                f"{path} was not signed with your secret. Its values are pickles, which can run any code when "
+                f"loaded: import it only if you trust who made it, with trust=True"
+            )
+        self.runs: list[str] = manifest["runs"]
+        self.keys: dict[str, int] = {entry["key"]: number for number, entry in enumerate(manifest["entries"])}
+        self.records: dict[str, str] = {}
+        for entry in manifest["entries"]:
+            key, data = entry["key"], self.read(entry["key"])
+            if blake3(data).hexdigest() != entry["digest"]:
+                raise ValueError(f"entry {key} is altered")
+            if key.startswith("run/"):
+                self.records[key] = json.loads(bytes(unsigned(data)))["uid"]
+        of_runs = (key for key in self.keys if key.startswith(("node/", "event/", "state/", "items/", "once/")))
+        self.uids = {"shared", *self.records.values(), *(re.split("[/.]", key)[1] for key in of_runs)}
+
+    def read(self, key: str) -> bytes:
+        return self._zip.read(f"entries/{self.keys[key]}")
+
+
+def _hold(store: Store, key: str) -> Hold:
+    """Keep away those who remove what a run left, and others who import it."""
+    while (hold := store.hold(key)) is None:
+        time.sleep(_POLL)
+    return hold
+
+
+def _check_conflicts(store: Store, archive: _Archive, here: Mapping[str, str]) -> dict[str, Bytes | None]:
+    """The records that are to be replaced, of runs that the archive knows more of, as they are now.
+
+    UsageError if an id stands for another run here, or a run went on here and there in different ways.
+    """
+    newer: dict[str, Bytes | None] = {}
+    for key in archive.keys:
+        if key.startswith("run/"):
+            present = store.get(key)
+            if present is not None and parse(key, present).uid != archive.records[key]:
+                raise UsageError(
+                    f"there is another run {records.run_id_of(key)!r} in {store.url}: rename or delete it first"
+                )
+        elif key.startswith("event/") and key.split("/")[1] in here:
+            run_id, present = here[key.split("/")[1]], store.get(key)
+            if present is None:
+                newer.setdefault(record_key(run_id), store.get(record_key(run_id)))
+            elif unsigned(present) != unsigned(archive.read(key)):
+                raise UsageError(f"run {run_id!r} has gone on in {store.url} since, and so has that of the archive")
+    return newer
+
+
+def _bring(store: Store, archive: _Archive, here: Mapping[str, str], newer: Mapping[str, Bytes | None]) -> None:
+    """Entries first, in batches, then the records: killed midway, no half run is seen, and `clean` removes what was brought."""
+    marks = {pending(f"gone/{min(archive.uids)}", key): [b"1"] for key in archive.keys if key.startswith("blob/")}
+    gone = {f"gone/{uid}": [b"1"] for uid in archive.uids - here.keys() - {"shared"}}
+    if gone or marks:  # nobody removes the contents of files that it needs
+        store.commit(put={**gone, **marks, BLOBS: stamp()})
+    present = store.get_many(archive.keys, most=0)
+    last: dict[str, Frames] = {}
+    batch: dict[str, Frames] = {}
+    expect: dict[str, Bytes | None] = {}
+    size = 0
+    for key in archive.keys:
+        if key in present and not key.startswith("run/"):
+            continue
+        data = archive.read(key)
+        if key.startswith("run/"):
+            uid = archive.records[key]
+            key = record_key(here[uid]) if uid in here else key
+            if uid not in here or key in newer:
+                last[key], expect[key] = _signed(key, data), newer.get(key)
+        elif key.startswith("forks/"):
+            last[key] = [data]
+        else:
+            batch[key] = _signed(key, data)
+            size += len(data)
+            if size > _BATCH:
+                store.commit(put=batch)
+                batch, size = {}, 0
+    # What is shared with a run that is not here keeps its mark: it goes with the last that needs it.
+    whole = [f"gone/{uid}" for uid in archive.uids if uid in here or uid in archive.records.values()]
+    if not store.commit(put={**batch, **last, ALIASES: stamp()}, delete=[*whole, *marks], expect=expect):
+        raise UsageError(f"runs of the archive were changed in {store.url} meanwhile; import it again")
+
+
+def _signed(key: str, data: bytes) -> Frames:
+    """An entry under our own signature. What it was signed with is not checked: the manifest vouches for it."""
+    name = sealed_as(key)
+    return [data] if name is None else seal([unsigned(data)], name, secret())

@@ -1,0 +1,315 @@
+"""Reshaping the past of a run: rollback, fork, rename, delete. Each is one transaction; no value is copied.
+
+A rollback or a fork writes aliases of what stays valid under a new prefix, and closes the old one: what has an alias is never
+written over. Entries are removed when no run reaches them any more.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from .. import records
+from ..blobs import BLOBS, listing, listing_key, sweep
+from ..codec import Decoded, alias, seal, tombstone, unseal
+from ..errors import IntegrityError, UsageError
+from ..events import Event, Forked, RollbackUndone, RolledBack, RunRenamed, StepCompleted
+from ..node import ROLLED_BACK, SIGILS, intent_key, intents_of, state_of
+from ..records import (
+    ALIASES,
+    REMOVED,
+    Record,
+    changed,
+    checked,
+    closed,
+    home_of,
+    parse,
+    read,
+    record_key,
+    sealed,
+    signed,
+    stamp,
+)
+from ..secret import secret
+from ..stores import Bytes, Frames, Store
+from .checkpoints import Checkpoint, checkpoints_of
+from .timeline import Counted, timeline, totals
+
+_BATCH = 5000  # entries removed in one transaction: others wait some hundredths of a second
+_SMALL = 4096  # bytes; aliases and tombstones have less
+
+
+def rollback(store: Store, run_id: str, *, to: str | None = None, before: str | None = None, own: str = "") -> Record:
+    """What came after `to` (or from `before` on) does not count any more. `own` is the mark of the scope that asks for it."""
+    if (to is None) == (before is None):
+        raise UsageError("a rollback needs either to= (that stays) or before= (that goes, too)")
+    put: dict[str, Frames] = {}
+
+    def cut(record: Record) -> list[Event]:
+        _refuse_open(store, run_id, record, own)
+        target = checkpoints_of(store, run_id, record).find(to or before or "")
+        number = target.number if to is not None else target.number - 1
+        _close(store, record.prefix)
+        line = timeline(store, record.log)
+        record.undo.append(record.prefix)
+        put.clear()
+        put.update(_carry(store, record, record.prefix, line.until(target.log, number), left_out=ROLLED_BACK))
+        record.counted = line.last
+        return [RolledBack(to=number, log=target.log if target.log != record.log else "")]
+
+    return records.change(store, run_id, cut, put=put)
+
+
+def undo_rollback(store: Store, run_id: str) -> Record:
+    """Take the last rollback back: what it had put aside counts again, what came since does not."""
+
+    def undo(record: Record) -> list[Event]:
+        if not record.undo:
+            raise UsageError(f"run {run_id} has no rollback to undo")
+        _refuse_open(store, run_id, record)
+        record.prefix, record.entries = record.undo.pop(), 0
+        line = timeline(store, record.log)
+        line.apply(RollbackUndone(seq=line.last))
+        record.nodes, record.bytes = totals(line.counted())
+        record.counted = line.last
+        return [RollbackUndone()]
+
+    return records.change(store, run_id, undo)
+
+
+def reopen(store: Store, run_id: str, prefix: str) -> Record:
+    """Where a run goes on whose prefix was closed: under a new one, unless another process has moved it already."""
+    put: dict[str, Frames] = {}
+
+    def move(record: Record) -> list[Event]:
+        put.clear()
+        if record.prefix == prefix:
+            put.update(_carry(store, record, prefix, None))
+        return []
+
+    return records.change(store, run_id, move, put=put)
+
+
+def _refuse_open(store: Store, run_id: str, record: Record, own: str = "") -> None:
+    """Others that have the run open would go on with what no longer counts, and their work would not count, either."""
+    if any(mark != own and records.alive(store, record, mark) for mark in record.open):
+        raise UsageError(
+            f"run {run_id} is open{' elsewhere, too' if own else ''}: after a rollback, nothing that is done there would count. "
+            f"Stop it first, or call run.rollback() in its scope, or fork the run, which leaves it as it is"
+        )
+
+
+def _close(store: Store, prefix: str) -> None:
+    """From here on nothing is written there: whoever has the run open goes on elsewhere. Does no harm if all ends here."""
+    key = closed(prefix)
+    if store.get(key) is None:
+        store.commit(put={key: tombstone(key, secret(), "closed")})
+
+
+def _carry(
+    store: Store, record: Record, source: str, counted: Collection[Counted] | None, *, left_out: str = ""
+) -> dict[str, Frames]:
+    """Give a run a new prefix. What to write there: aliases of what counts under the closed prefix `source` (None: of all).
+
+    Tombstones are taken along. A node that does not count any more gets one if there is a reason for it, `left_out`.
+    """
+    record.prefix, record.entries = record.new_prefix(), 0
+    places = None if counted is None else {each.place for each in counted}
+    nodes = None if places is None else {place.partition("@")[0] for place in places}
+    put: dict[str, Frames] = {}
+    for old, data in store.scan(source, most=_SMALL):
+        place = old[len(source) :]
+        if place == "^":
+            continue
+        node, key = place.partition("@")[0], record.prefix + place
+        entry = _decoded(old, data)
+        stays = places is None or place in places or (nodes is not None and place in nodes)
+        if stays or (entry is not None and entry.is_tombstone):
+            put[key] = alias(key, secret(), (entry.alias_of if entry is not None else "") or old)
+        elif place[0] not in SIGILS and (left_out or (nodes is not None and place != node and node in nodes)):
+            put[key] = tombstone(key, secret(), left_out or ROLLED_BACK)
+    record.entries = sum(1 for key in put if key[len(record.prefix)] not in SIGILS and "@" not in key)
+    if counted is not None:
+        record.nodes, record.bytes = totals(counted)
+    put[ALIASES] = stamp()
+    return put
+
+
+def _decoded(key: str, data: Bytes | None) -> Decoded | None:
+    """A small entry; None if it is large, or damaged: whoever needs it will meet that."""
+    try:
+        return None if data is None else Decoded(data, key=key, secret=secret())
+    except IntegrityError:
+        return None
+
+
+def entry_of(store: Store, key: str) -> Decoded | None:
+    """An entry; None if it is gone or damaged."""
+    try:
+        return _decoded(key, store.get(key))
+    except IntegrityError:
+        return None
+
+
+def fork(
+    store: Store, run_id: str, new_id: str, *, at: str | None = None, state: Mapping[str, Any] | None = None
+) -> Record:
+    """A new run that begins as `run_id` was at a checkpoint (now, if none is named). The parent is left as it is."""
+    key, then = record_key(checked(new_id)), store.get(REMOVED)
+    parent = read(store, run_id)
+    if store.get(key) is not None:
+        raise UsageError(f"there is a run {new_id!r} already")
+    target: Checkpoint | None = checkpoints_of(store, run_id, parent).find(at) if at is not None else None
+    _close(store, parent.prefix)
+    line = timeline(store, parent.log)
+    within, number = (target.log, target.number) if target else (parent.log, line.last)
+    child = Record.new(parent.workflow)
+    child.parent, child.state, child.forebears = (run_id, number), dict(state or {}), [*parent.forebears, parent.uid]
+    put = _carry(store, child, parent.prefix, line.until(within, number))
+    until = time.time() if target is None else target.time.timestamp()
+    put.update(_performed(store, parent, child, line.cuts_at(within, number), until))
+    opening, mine = entry_of(store, f"{state_of(parent.uid)}opening"), f"{state_of(child.uid)}opening"
+    if opening is not None:
+        put[mine] = alias(mine, secret(), opening.alias_of or opening.key)
+    put.update({f"forks/{uid}/{child.uid}": [b"1"] for uid in child.forebears})
+    put[key] = sealed(key, child)
+    fact = Forked(
+        parent=run_id, at=number, log=parent.log, until=line.last, within=within if within != parent.log else ""
+    )
+    append = {child.log: [signed(child.log, fact, secret())]}
+    if store.commit(put=put, append=append, expect={key: None, REMOVED: then}):
+        return child
+    return fork(store, run_id, new_id, at=at, state=state)  # some of it was removed meanwhile, or the id was taken
+
+
+def _performed(store: Store, parent: Record, child: Record, cuts: Mapping[str, int], until: float) -> dict[str, Frames]:
+    """What effect="once" steps had done up to the fork, and what was unknown then: the fork does not do it again, either."""
+    found: list[tuple[Decoded, memoryview]] = []
+    for key, data in store.scan(intents_of(parent.uid)):
+        if data is not None:
+            found.append((Decoded(data, key=key, secret=secret()), unseal(data, key, secret())))
+    done: set[tuple[str, str]] = set()
+    for log_, cut in cuts.items() if found else ():
+        done.update(
+            (event.step, event.fingerprint.partition(".")[0])
+            for event in records.read_log(store, log_)
+            if isinstance(event, StepCompleted) and event.seq <= cut
+        )
+    put: dict[str, Frames] = {}
+    for entry, body in found:
+        done_by_then = (entry.meta["step"], entry.meta["given"]) in done
+        if done_by_then or (entry.meta.get("settled") != "completed" and entry.time <= until):
+            key = intent_key(child.uid, entry.meta["call"])
+            put.update({key: seal([body], key, secret()), **listing(key, entry.meta.get("blobs", ()))})
+    return put
+
+
+def rename(store: Store, run_id: str, new_id: str) -> None:
+    """Give a run another id. What it holds stays where it is."""
+    old, new = record_key(run_id), record_key(checked(new_id))
+    while True:
+        data = store.get(old)
+        record = read(store, run_id)
+        if records.status(store, record) == "running":
+            raise UsageError(f"run {run_id} is running; stop it before you rename it")
+        if store.get(new) is not None:
+            raise UsageError(f"there is a run {new_id!r} already")
+        fact = signed(record.log, RunRenamed(before=run_id), secret())
+        put, append = {new: sealed(new, record)}, {record.log: [fact]}
+        if store.commit(put=put, append=append, delete=[old], expect={old: data, new: None}):
+            return
+
+
+def delete(store: Store, run_id: str) -> None:
+    """Remove a run. Its id is free at once; what forks of it need stays until they are deleted, too.
+
+    Killed midway, nothing of it counts any more; the next `delete` or `clean` removes the rest.
+    """
+    key = record_key(run_id)
+    then = store.get(key)
+    record = read(store, run_id) if then is None else parse(key, then)
+    if records.status(store, record) == "running":
+        raise UsageError(f"run {run_id} is running; stop it before you delete it")
+    gone: dict[str, Frames] = {f"gone/{record.uid}": [b"1"], REMOVED: stamp()}
+    shares = [f"forks/{uid}/{record.uid}" for uid in record.forebears]
+    if not store.commit(put=gone, delete=[key, *shares], expect={key: then}):
+        return delete(store, run_id)  # it changed meanwhile
+    clean(store)
+
+
+# -- removal: what no run reaches. `forks/<uid>/<uid of a fork>` says who may have aliases of a run's entries, `gone/<uid>` that
+#    the run was deleted, or is being imported by whoever holds that key.
+
+
+def clean(store: Store) -> None:
+    """Remove what deleted runs, and imports and steps that were cut off, left and nobody needs any more."""
+    for mark, _ in list(store.scan("gone/", most=0)):
+        clear(store, mark.partition("/")[2])
+    sweep(store)
+    if next(store.scan("run/", limit=1, most=0), None) is None:
+        store.commit(delete=[ALIASES, REMOVED, BLOBS])
+
+
+def clear(store: Store, uid: str, run_id: str | None = None) -> None:
+    """Remove the entries of a run that neither it nor a fork of it reaches; of a deleted run without forks, everything."""
+    hold = store.hold(f"gone/{uid}")
+    if hold is None:
+        return  # it is being imported, or another removes it
+    try:
+        while not _clear(store, uid, run_id):
+            pass  # an alias was made meanwhile
+    finally:
+        hold.release()
+
+
+def _clear(store: Store, uid: str, run_id: str | None) -> bool:
+    then, mark = store.get(ALIASES), f"gone/{uid}"
+    record = None if run_id is None else read(store, run_id)
+    if record is None and store.get(mark) is None:
+        return True
+    own = set() if record is None else {record.prefix, *record.undo}
+    forks = forks_of(store, uid)
+    reached = targets(store, (*own, *(prefix for fork in forks for prefix in prefixes(store, fork))))
+    keys: list[str] = []
+    for prefix in set(prefixes(store, uid)) - own:
+        stay = reached.get(prefix, set[str]())
+        if stay or record is not None:  # a scope may be open that does not know yet that the run has left it
+            stay = {*stay, closed(prefix)}
+        for key in [key for key, _ in store.scan(prefix, most=0) if key not in stay]:
+            entry = entry_of(store, key) if record is not None or forks else None  # else all its items go
+            keys += [key, listing_key(key), *(entry.chunks if entry is not None else ())]
+    kinds = () if record is not None else ("once", "calls", "wrote", *(() if forks else ("items", "state", "event")))
+    rest = [key for kind in kinds for key, _ in store.scan(f"{kind}/{uid}/", most=0)]
+    keys += [*map(listing_key, rest), *rest]
+    if record is None and not forks:
+        keys += [changed(uid), mark]
+    batches = [keys[start : start + _BATCH] for start in range(0, len(keys), _BATCH)]
+    return all(store.commit(put={REMOVED: stamp()}, delete=batch, expect={ALIASES: then}) for batch in batches)
+
+
+def forks_of(store: Store, uid: str) -> list[str]:
+    """The uids of the runs that may share entries with a run."""
+    return [key.rpartition("/")[2] for key, _ in store.scan(f"forks/{uid}/", most=0)]
+
+
+def prefixes(store: Store, uid: str) -> Iterator[str]:
+    """All prefixes of a run under which there is something."""
+    after = ""
+    while (found := next(store.scan(f"node/{uid}", after=after, limit=1, most=0), None)) is not None:
+        yield home_of(found[0])
+        after = f"{home_of(found[0])}\U0010ffff"
+
+
+def targets(store: Store, prefixes: Iterable[str]) -> dict[str, set[str]]:
+    """The entries that aliases under these prefixes stand for, by their own prefix. Signatures do not matter here."""
+    found: dict[str, set[str]] = {}
+    for prefix in prefixes:
+        for _, data in store.scan(prefix, most=_SMALL):
+            named = re.search(rb'\{"to":("[^"]+")\}', data or b"")
+            if named is not None:
+                key: str = json.loads(named[1])
+                found.setdefault(home_of(key), set()).add(key)
+    return found

@@ -1,0 +1,123 @@
+"""A run at a glance, folded from its events."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from .. import events
+from ..events import Event
+
+
+class StepSummary(NamedTuple):
+    """What one step did in a run, all its scopes together."""
+
+    step: str
+    ran: int = 0
+    reused: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    seconds_saved: float = 0.0
+    raw_bytes: int = 0
+    stored_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A run at a glance, all its scopes together."""
+
+    run: str
+    status: str
+    attempts: int
+    first: datetime | None
+    last: datetime | None
+    steps: tuple[StepSummary, ...]
+    names: Mapping[str, int]
+
+    @property
+    def total(self) -> StepSummary:
+        columns = list(zip(*(step[1:] for step in self.steps)))
+        return StepSummary("total", *(sum(column) for column in columns)) if columns else StepSummary("total")
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the first event to the last."""
+        return (self.last - self.first).total_seconds() if self.first and self.last else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        facts = asdict(self)
+        facts.update(
+            first=self.first and self.first.isoformat(),
+            last=self.last and self.last.isoformat(),
+            duration=self.duration,
+            steps=[step._asdict() for step in self.steps],
+            total=self.total._asdict(),
+        )
+        return facts
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = [("step", "ran", "reused", "failed", "spent", "saved", "bytes", "stored")]
+        for step in (*self.steps, self.total):
+            spent = (
+                f"{step.seconds:.1f} s",
+                f"{step.seconds_saved:.1f} s",
+                f"{step.raw_bytes:,}",
+                f"{step.stored_bytes:,}",
+            )
+            rows.append((step.step, str(step.ran), str(step.reused), str(step.failed), *spent))
+        return rows
+
+    def __str__(self) -> str:
+        rows = self._rows()
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines = [f"run {self.run}: {self.status}, attempt {self.attempts}"]
+        for first, *others in rows:
+            cells = (cell.rjust(width) for cell, width in zip(others, widths[1:]))
+            lines.append("  ".join((first.ljust(widths[0]), *cells)).rstrip())
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head, *rows = self._rows()
+
+        def line(cells: Sequence[str], tag: str) -> str:
+            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+        caption = f"<caption>run {html.escape(self.run)}: {self.status}</caption>"
+        return f"<table>{caption}{line(head, 'th')}{''.join(line(row, 'td') for row in rows)}</table>"
+
+
+def summarize(run_id: str, status: str, attempts: int, facts: Iterable[Event], also: Iterable[Event] = ()) -> Summary:
+    """Fold events into a summary. `also` are events that are not written yet."""
+    steps: dict[str, StepSummary] = {}
+    names: dict[str, int] = {}
+    times: list[float] = []
+
+    def add(step: str, **more: float) -> None:
+        known = steps.setdefault(step, StepSummary(step))
+        steps[step] = known._replace(**{name: getattr(known, name) + value for name, value in more.items()})
+
+    for event in (*facts, *also):
+        times.append(event.time)
+        if isinstance(event, events.StepCompleted):
+            add(event.step, ran=1, seconds=event.seconds, raw_bytes=event.raw_bytes, stored_bytes=event.stored_bytes)
+        elif isinstance(event, events.StepReused):
+            add(event.step, reused=event.times, seconds_saved=event.seconds_saved)
+        elif isinstance(event, events.StepFailed):
+            add(event.step, failed=1, seconds=event.seconds)
+        elif isinstance(event, events.StepNotKept):
+            add(event.step, ran=1, seconds=event.seconds)
+        elif isinstance(event, events.CheckpointSaved):
+            names[event.name] = names.get(event.name, 0) + 1
+    first, last = (datetime.fromtimestamp(t, timezone.utc) for t in (times[0], times[-1])) if times else (None, None)
+    return Summary(
+        run=run_id,
+        status=status,
+        attempts=attempts,
+        first=first,
+        last=last,
+        steps=tuple(steps.values()),
+        names=names,
+    )

@@ -1,0 +1,236 @@
+"""Whether a store holds what its runs refer to, and nothing in it was altered. Reads everything, changes nothing.
+
+Jobs may run meanwhile: what looks wrong is looked at a second time, and only what is wrong both times is told.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+from .. import records
+from ..blobs import listing_key
+from ..codec import Decoded, unseal
+from ..errors import CheckpointWarning, IntegrityError
+from ..events import SnapshotSaved, StepCompleted
+from ..records import Record, home_of, run_id_of, sealed_as
+from ..secret import secret
+from ..stores import Bytes, Store
+from .rollback import forks_of, targets
+from .timeline import timeline
+
+Progress = Callable[[int, int], object]
+Kind = Literal["damaged", "dangling", "orphan"]
+
+_VALUES = frozenset(("node", "once", "shared"))  # what can have items, and the contents of files
+_OWNED = frozenset(("calls", "event", "items", "node", "once", "state", "wrote"))  # by a run
+_KINDS = _VALUES | _OWNED | {"blob", "changed", "code", "damaged", "files", "forks", "gone", "pending", "run"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Something that is not as it should be, and where.
+
+    damaged: an entry is not what was written there. dangling: something is referred to and not there. orphan: something is
+    there that nothing refers to; it takes space and does no harm.
+    """
+
+    kind: Kind
+    key: str
+    said: str
+    run: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """What a verification looked at, and found."""
+
+    entries: int
+    bytes: int
+    runs: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def well(self) -> bool:
+        """Whether nothing is damaged and nothing missing."""
+        return all(finding.kind == "orphan" for finding in self.findings)
+
+
+@runtime_checkable
+class Littered(Protocol):
+    """A store that can have files which belong to no entry."""
+
+    def orphans(self) -> list[str]: ...
+
+
+def verify(store: Store, progress: Progress | None = None) -> Verified:
+    """See `History.verify`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CheckpointWarning)  # what they would tell is found
+        verifier = _Verifier(store)
+        verifier.walk(progress or (lambda done, all: None))
+        found = verifier.look()
+        if found:
+            first = set(found)
+            found = [finding for finding in verifier.look() if finding in first]
+        entries, runs = len(verifier.keys), len(verifier.runs)
+        return Verified(entries=entries, bytes=verifier.bytes, runs=runs, findings=(*verifier.damaged(), *found))
+
+
+class _Verifier:
+    """What is known of all entries of a store after the walk over them, and what is wrong with them."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.keys: set[str] = set()
+        self.bytes = 0
+        self.runs: dict[str, str] = {}  # their ids, by uid
+        self._altered: dict[str, str] = {}
+        self._parts: dict[str, list[str]] = {}  # what an entry needs: items, contents of files, what it is an alias of
+
+    def walk(self, progress: Progress) -> None:
+        """Check every signature."""
+        total = sum(1 for _ in self.store.scan("", most=0))
+        for key, data in self.store.scan(""):
+            try:
+                data = self.store.get(key) if data is None else data  # damaged, or gone meanwhile: this tells
+                if data is None:
+                    continue
+                self.bytes += len(data)
+                self._check(key, data)
+            except IntegrityError as error:
+                self._altered[key] = str(error)
+            self.keys.add(key)
+            progress(len(self.keys), max(total, len(self.keys)))
+
+    def _check(self, key: str, data: Bytes) -> None:
+        kind, name = key.partition("/")[0], sealed_as(key)
+        if name is None or kind == "damaged" or kind not in _KINDS:
+            return
+        if kind not in _VALUES:
+            unseal(data, name, secret())
+        elif parts := _parts(key, data):
+            self._parts[key] = parts
+
+    def damaged(self) -> list[Finding]:
+        """The entries whose signatures are wrong."""
+        found = self._altered.items()
+        return [Finding(kind="damaged", key=key, said=said, run=self._run_of(key)) for key, said in found]
+
+    def look(self) -> list[Finding]:
+        """What runs refer to that is not there, and what is there that nothing refers to."""
+        runs = dict(records.scan(self.store))
+        self.runs = {record.uid: run_id for run_id, record in runs.items()}
+        missing = [(key, said, self._run_of(at)) for key, said, at in (*self._gaps(), *self._missing_parts())]
+        for run_id, record in runs.items():
+            missing += ((key, said, run_id) for key, said in self._missing_of_run(run_id, record))
+        findings = [Finding(kind="dangling", key=key, said=said, run=run) for key, said, run in missing]
+        return findings + [Finding(kind="orphan", key=key, said=said) for key, said in self._orphans(runs.values())]
+
+    def _run_of(self, key: str) -> str:
+        """The id of the run that an entry belongs to, if it belongs to one that is there."""
+        kind, _, rest = key.partition("/")
+        if kind == "run":
+            return run_id_of(key)
+        return self.runs.get(rest.partition("/")[0].partition(".")[0], "") if kind in _OWNED else ""
+
+    def _is_there(self, key: str) -> bool:
+        return not key or key in self.keys or key in self.store.get_many([key], most=0)
+
+    def _gaps(self) -> Iterator[tuple[str, str, str]]:
+        """Events are numbered without gaps."""
+        logs: dict[str, set[int]] = {}
+        for key in self.keys:
+            if key.startswith("event/"):
+                log, _, digits = key.rpartition("/")
+                logs.setdefault(log, set()).add(int(digits, 16))
+        for log, numbers in sorted(logs.items()):
+            for number in sorted(set(range(1, max(numbers) + 1)) - numbers):
+                key = f"{log}/{number:016x}"
+                if not self._is_there(key) and any(True for _ in self.store.scan(f"{log}/", limit=1)):
+                    yield key, f"event {number} is gone from its log", key
+
+    def _missing_of_run(self, run_id: str, record: Record) -> Iterator[tuple[str, str]]:
+        """What a run's record and events tell of and is not there."""
+        for uid in record.forebears:
+            mark = f"forks/{uid}/{record.uid}"
+            if not self._is_there(mark):
+                yield mark, "the mark is gone that keeps what this fork shares"
+        for counted in timeline(self.store, record.log).counted():
+            event, about = counted.event, f"checkpoint {counted.run or run_id}:{counted.event.seq}"
+            if isinstance(event, SnapshotSaved):
+                continue  # a later one has replaced it, or one of them is as good
+            step = event if isinstance(event, StepCompleted) else None
+            if step is not None and counted.result:
+                here = record.prefix + counted.place
+                if not self._is_there(step.entry):
+                    yield step.entry, f"the result of {about} is gone"
+                elif not step.entry.startswith("shared/") and not self._is_there(here):
+                    yield here, f"{about} is not found any more"
+            own = (
+                event.snapshot if step is None or not step.behind else ""
+            )  # an earlier one may have been pruned meanwhile
+            if not self._is_there(own) and counted.state:
+                yield event.snapshot, f"the state of {about} is gone"
+
+    def _missing_parts(self) -> Iterator[tuple[str, str, str]]:
+        """What an entry needs and is not there."""
+        for key, parts in self._parts.items():
+            missing = [part for part in parts if not self._is_there(part)]
+            try:
+                data = self.store.get(key) if missing else None  # it may have been replaced since
+                needed = [] if data is None else _parts(key, data)
+            except IntegrityError:
+                continue  # another finding
+            yield from ((part, f"{key} needs it", key) for part in missing if part in needed)
+
+    def _orphans(self, runs: Iterable[Record]) -> Iterator[tuple[str, str]]:
+        """What nothing refers to. A step that is under way may be about to: then its parts are not told of."""
+        busy = any(records.status(self.store, record) == "running" for record in runs)
+        kept = {prefix for run in runs for prefix in (run.prefix, *run.undo)}
+        gone = {key.partition("/")[2] for key, _ in self.store.scan("gone/", most=0)}
+        uids = {"shared", *self.runs, *gone}
+        reached = set().union(*targets(self.store, kept).values())
+        parts = {part for parts in self._parts.values() for part in parts}
+        pending = {f"blob/{key.rpartition('/blob/')[2]}" for key in self.keys if key.startswith("pending/")}
+        found: Counter[tuple[str, str]] = Counter()
+        for key in sorted(self.keys):
+            kind, _, rest = key.partition("/")
+            uid = rest.partition("/")[0].partition(".")[0]
+            if kind not in _KINDS:
+                found[key, "is nothing of oncemore's"] += 1
+            elif kind == "damaged":
+                found[key, "was set aside because it could not be trusted"] += 1
+            elif kind in _OWNED and uid not in uids:
+                found[f"{kind}/{uid}", "belongs to a run that is not there"] += 1
+            elif kind == "gone" and not forks_of(self.store, uid):
+                found[key, "was left by a removal that was cut off; the next one completes it"] += 1
+            elif kind == "forks" and key.rpartition("/")[2] not in self.runs:
+                found[key, "marks what a fork shares that is not there"] += 1
+            elif busy:
+                continue
+            elif kind == "node" and home_of(key) not in kept and key not in reached and not key.endswith("/^"):
+                found[key, "is not reached by any run; the next prune removes it"] += 1
+            elif kind == "pending":
+                found[key, "was left by a step that was cut off; the next clean-up removes it"] += 1
+            elif kind == "blob" and key not in parts and key not in pending:
+                found[key, "is a part of a file that no checkpoint needs"] += 1
+            elif kind == "items" and key not in parts:
+                found[key.rpartition("/")[0] + "/", "are items of a generator that no checkpoint needs"] += 1
+            elif kind == "files" and key not in parts:
+                found[key, "lists the contents of files of a checkpoint that is not there"] += 1
+        for (prefix, said), count in found.items():
+            if any(True for _ in self.store.scan(prefix, limit=1, most=0)):  # not removed meanwhile
+                yield prefix, said if count == 1 else f"{said} ({count} entries)"
+        if isinstance(self.store, Littered):
+            yield from ((name, "a file that belongs to no entry") for name in self.store.orphans())
+
+
+def _parts(key: str, data: Bytes) -> list[str]:
+    """The keys of all that an entry needs: its items, the contents of its files and their list, what it is an alias of."""
+    entry = Decoded(data, key=key, secret=secret())
+    files = [*entry.meta["blobs"], listing_key(key)] if entry.meta.get("blobs") else []
+    return entry.chunks + files + ([entry.alias_of] if entry.alias_of else [])

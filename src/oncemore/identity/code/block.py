@@ -1,0 +1,141 @@
+"""The data that a loop reaches: what its statement names in the frame that it runs in, and what the code it calls reads.
+
+Only the `for` statement counts, not all that stands around it, if the file is still what is loaded; else the whole
+function or module.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from opcode import opmap
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from ...errors import FingerprintError
+from ...modules import is_project_file
+from .bytecode_reads import all_codes, instructions, reads
+from .data import ABSENT, Datum, Slot
+from .syntax import UNREADABLE, read_source, steadily
+from .walk import Walk
+
+_PATIENCE = 20  # walks through data that other threads are changing
+_OPTIMIZED = 1  # a flag of CPython: the local variables of the code are not in a dict
+_BINDING = {opmap[name] for name in ("STORE_NAME", "DELETE_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")}
+
+
+class _Statement(NamedTuple):
+    """The names in a `for` statement: all, those that it binds, and those that stand between `for` and `in`."""
+
+    names: frozenset[str]
+    bound: frozenset[str]
+    targets: frozenset[str]
+
+
+class Block:
+    """The data that a loop reaches, by names that lead to it in every process.
+
+    `unknown` is what has no content that could be compared, such as an iterator. `variables` are the local variables of a
+    function that the statement names, `targets` those between `for` and `in`.
+    """
+
+    def __init__(self, frame: FrameType, items: object) -> None:
+        self.data: dict[str, Datum] = {}
+        self.unknown: dict[str, str] = {}
+        self.variables: dict[str, Any] = {}
+        self.targets: frozenset[str] = frozenset()
+        self.function = frame.f_code.co_name
+        if is_project_file(frame.f_code.co_filename):
+            walk = _walk(frame, items)
+            self.data, self.unknown = walk.data, walk.unknown
+            self.variables, self.targets = walk.variables, walk.named.targets
+
+
+def _walk(frame: FrameType, items: object) -> _Reach:
+    for again in range(_PATIENCE, -1, -1):
+        try:
+            walk = _Reach(frame, items)
+            walk.run()
+            while walk.incomplete:
+                walk = _Reach(frame, items, frozenset(walk.stored), frozenset(walk.aware))
+                walk.run()
+            return walk
+        except RuntimeError as error:  # another thread may have changed the size of a dict or set meanwhile
+            if not again or isinstance(error, RecursionError):
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+class _Reach(Walk):
+    """The walk from a statement in a frame. The items that it iterates over are the loop's own business."""
+
+    def __init__(
+        self,
+        frame: FrameType,
+        items: object,
+        rebound: frozenset[str] = frozenset(),
+        aware: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(frame, True, rebound, aware)
+        self._frame, self._items, self._root_space = frame, items, frame.f_globals
+        self.unknown: dict[str, str] = {}
+        code = frame.f_code
+        self.named = _statement(code, frame.f_lineno, read_source(code.co_filename, frame.f_globals) or b"")
+        local = {*code.co_varnames, *code.co_cellvars, *code.co_freevars} if code.co_flags & _OPTIMIZED else set[str]()
+        values = frame.f_locals
+        self.variables = {name: values.get(name, ABSENT) for name in sorted(local & self.named.names)}
+
+    def start(self) -> None:
+        space, found = self._frame.f_globals, reads(self._frame.f_code)
+        self.stored |= found.stored | self.named.bound
+        self._attributes |= found.attributes
+        for name in self.named.bound - self.variables.keys():
+            self.visit(space, name)
+        for chain in found.chains:
+            if chain[0] in self.named.names and chain[0] not in self.variables:
+                self._follow(space, chain, True)
+        for name, value in self.variables.items():
+            if value is not ABSENT:
+                self.describe_at(f"local variable `{name}`", value)
+
+    def list(self, value: object, slot: Slot | None) -> None:
+        if value is self._items:
+            return
+        name = " ".join(self._trail)
+        try:
+            super().list(value, slot)
+        except FingerprintError as error:
+            self.unknown[name] = error.kind
+            self.data = {name: datum for name, datum in self.data.items() if datum.value is not value}
+
+
+@functools.lru_cache(maxsize=32)
+def _statement(code: CodeType, line: int, text: bytes) -> _Statement:
+    """The names of the innermost `for` statement that begins at that line."""
+    everything = frozenset([*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars])
+    bound = frozenset(code.co_names[i] for operation, i in instructions(code) if operation in _BINDING)
+    try:
+        tree = steadily(lambda: ast.parse(text, code.co_filename))
+        compiled = steadily(lambda: compile(text, code.co_filename, "exec", dont_inherit=True))
+    except UNREADABLE:
+        return _Statement(everything, bound, frozenset())
+    found = [node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.AsyncFor)) and _begins(node, line)]
+    if not found or code not in all_codes(compiled):  # edited since it was loaded, or `iter(run.loop(...))`
+        return _Statement(everything, bound, frozenset())
+    node = found[-1]
+    parts = [node.target, *node.body, *node.orelse]
+    names = [each for part in parts for each in ast.walk(part) if isinstance(each, ast.Name)]
+    return _Statement(
+        frozenset(each.id for each in names),
+        frozenset(each.id for each in names if not isinstance(each.ctx, ast.Load)),
+        frozenset(_names(node.target)),
+    )
+
+
+def _begins(node: ast.For | ast.AsyncFor, line: int) -> bool:
+    return node.iter.lineno <= line <= (node.iter.end_lineno or line)
+
+
+def _names(target: ast.AST) -> Iterator[str]:
+    return (each.id for each in ast.walk(target) if isinstance(each, ast.Name))

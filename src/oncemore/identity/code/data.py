@@ -1,0 +1,255 @@
+"""Data that code reaches: what a module, a class, a closure or a default holds.
+
+Constants are part of the code. What can change, or is bound anew by the code itself, is a `Datum`: a step reads it when it is
+called, and may leave it changed. Its name comes from the place where the code found it, and leads to it in every process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import operator
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+from ...errors import FingerprintError
+from ..display import is_secret, short
+from ..values import Digests, digest
+from .lazy import made_when_needed
+from .statements import Statement, binding
+from .syntax import hashed
+
+ABSENT: Any = type("ABSENT", (), {})  # what a place holds that nothing is bound to
+DATA = hashed("data")  # what stands for data in the identity of code
+
+# Objects that are the same as long as they are the same object. Functions and classes are watched by themselves.
+_FIXED: frozenset[type] = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice}
+    | {FunctionType, BuiltinFunctionType, ModuleType}
+)
+_CONTAINERS = frozenset({dict, list, set, tuple, frozenset})
+_FIXED_BY_NAME = frozenset(
+    [f"datetime.{name}" for name in ("date", "time", "datetime", "timedelta", "timezone")]
+    + [f"{module}.{name}" for module in ("pathlib", "pathlib._local") for name in ("PosixPath", "PurePosixPath")]
+    + ["decimal.Decimal", "fractions.Fraction", "re.Pattern", "uuid.UUID", "zoneinfo.ZoneInfo"]
+    + ["numpy.generic", "numpy.dtype", "ipaddress.IPv4Address", "ipaddress.IPv6Address"]
+)
+_SMALL = 200  # elements of a value that is compared with itself by looking at each
+
+
+_stand_for: dict[int, tuple[object, object]] = {}  # by id: things that a step made, and what they count as
+
+
+class Slot(NamedTuple):
+    """Where a value is bound: how to look there, and how to bind another value (`ABSENT`: none)."""
+
+    name: str
+    get: Callable[[], Any]
+    set: Callable[[Any], None]
+    space: Mapping[str, Any] | None = None  # of a module: its source has the statement that binds the name
+    owner: Any = None  # the namespace, class or cell
+
+
+def in_mapping(space: dict[str, Any], name: str) -> Slot:
+    def bind(value: Any) -> None:
+        if value is ABSENT:
+            space.pop(name, None)
+        else:
+            space[name] = value
+
+    return Slot(name, lambda: space.get(name, ABSENT), bind, space, space)
+
+
+def in_cell(cell: CellType, name: str) -> Slot:
+    def look() -> Any:
+        try:
+            return cell.cell_contents
+        except ValueError:
+            return ABSENT
+
+    def bind(value: Any) -> None:
+        if value is ABSENT:
+            del cell.cell_contents
+        else:
+            cell.cell_contents = value
+
+    return Slot(name, look, bind, owner=cell)
+
+
+def in_context(variable: ContextVar[Any]) -> Slot:
+    def bind(value: Any) -> None:
+        if value is not ABSENT:  # nothing takes a value away from a context variable
+            variable.set(value)
+
+    def look() -> Any:
+        try:
+            return variable.get()
+        except LookupError:
+            return ABSENT
+
+    return Slot(variable.name, look, bind)
+
+
+def in_class(klass: type, name: str) -> Slot:
+    def bind(value: Any) -> None:
+        if value is ABSENT:
+            if name in vars(klass):
+                delattr(klass, name)
+        else:
+            setattr(klass, name, value)
+
+    return Slot(name, lambda: vars(klass).get(name, ABSENT), bind, owner=klass)
+
+
+class Datum:
+    """Something that a function reads besides its arguments, and can change.
+
+    `opaque` are the objects in it that have no identity, such as clients: they count by their types, and by the statement
+    that bound them.
+    """
+
+    __slots__ = ("_memo", "name", "opaque", "slot", "value")
+
+    def __init__(self, name: str, value: Any, slot: Slot | None) -> None:
+        self.name, self.value, self.slot = name, value, slot
+        self.opaque: dict[int, object] = {}
+        self._memo: tuple[list[tuple[Any, list[Any]]] | None, bytes] = (None, b"")
+
+    @property
+    def now(self) -> Any:
+        """What is bound there now; `value` is what was there when it was last looked at."""
+        return self.value if self.slot is None else self.slot.get()
+
+    def look_again(self) -> bool:
+        """Take what is bound there now. False if that is no data, or no longer what a name led to."""
+        now = self.now
+        if now is self.value:
+            return True
+        if isinstance(now, (FunctionType, type, ModuleType)) or callable(now):
+            return False
+        self.value, self._memo = now, (None, b"")
+        return True
+
+    def digest(self) -> bytes:
+        """What identifies its content now."""
+        same, found = self._memo
+        if same is not None and all(_is_same(each, items) for each, items in same):
+            return found
+        value = self.value
+        if id(value) in _stand_for:
+            self.opaque = {id(value): value}
+            value = _stand_for[id(value)][1]
+            return digest(value) if value is not ABSENT else hashed("absent")
+        same = _containers_of(value)
+        if value is ABSENT:
+            found = hashed("absent")
+        else:
+            digests = Digests(tolerant=True)
+            found, self.opaque = digests.of(value), digests.opaque
+            if id(value) in self.opaque and self._is_made_when_needed():
+                found = digest(None)  # by the script itself: as if a step had made it, see `leave_to_the_code`
+            elif self.opaque and (statement := self.statement) is not None:
+                found = hashed(found, statement.digest, *self._constants(statement))
+        if value is self.value and same is not None and all(_is_same(each, items) for each, items in same):
+            self._memo = same, found  # unless another thread has changed it meanwhile
+        return found
+
+    def leave_to_the_code(self, value: Any, before: Any) -> bool:
+        """Whether the value is a client or the like that the code makes when it is needed, and would make again.
+
+        Then it counts as what was there before: when the step that made it is skipped, that is there.
+        """
+        if before is not None and before is not ABSENT:
+            return False
+        digests = Digests(tolerant=True)
+        with contextlib.suppress(FingerprintError):
+            digests.of(value)
+        if id(value) not in digests.opaque or not self._is_made_when_needed():
+            return False
+        _stand_for[id(value)] = value, before
+        return True
+
+    def _is_made_when_needed(self) -> bool:
+        """Whether code that needs it makes it if there is none."""
+        if self.slot is None:
+            return False
+        if isinstance(self.slot.owner, type):
+            return self.slot.name in made_when_needed(self.slot.owner)
+        return self.statement is not None and self.statement.when_needed
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """What tells it from other data in this process."""
+        return (id(self.value), "") if self.slot is None else (id(self.slot.owner), self.slot.name)
+
+    @property
+    def statement(self) -> Statement | None:
+        """The statement that bound it, if its source is known."""
+        return None if self.slot is None or self.slot.space is None else binding(self.slot.space, self.slot.name)
+
+    def _constants(self, statement: Statement) -> list[bytes]:
+        """The constants that the statement names: `Client(base_url=URL)`."""
+        assert self.slot is not None and self.slot.space is not None
+        found = ((name, self.slot.space.get(name, ABSENT)) for name in sorted(statement.names))
+        return [digest((name, value)) for name, value in found if type(value) in (bool, int, float, str, bytes)]
+
+    @property
+    def shown(self) -> str:
+        """What people see of it."""
+        if self.value is ABSENT:
+            return "absent"
+        if is_secret(self.name.rstrip("`").rpartition(".")[2]):
+            return f"#{self.digest().hex()[:8]}"
+        statement = self.statement if id(self.value) in self.opaque else None
+        return short(self.value) if statement is None else f"{type(self.value).__name__}, by `{statement.text}`"
+
+
+def is_constant(value: object) -> bool:
+    """Whether nothing in the value can change."""
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if type(each) is tuple or type(each) is frozenset:
+            pending.extend(each)
+        elif not _is_fixed(each):
+            return False
+    return True
+
+
+def _is_fixed(value: object) -> bool:
+    kind = type(value)
+    return (
+        kind in _FIXED
+        or (isinstance(value, enum.Enum) and is_constant(value._value_))
+        or isinstance(value, type)
+        or any(f"{base.__module__}.{base.__qualname__}" in _FIXED_BY_NAME for base in kind.__mro__[:-1])
+    )
+
+
+def _containers_of(value: object) -> list[tuple[Any, list[Any]]] | None:
+    """The containers that a small value consists of, with what is in them, if all else in it stays the same."""
+    found: list[tuple[Any, list[Any]]] = []
+    pending, room = [value], _SMALL
+    while pending:
+        each: Any = pending.pop()
+        if type(each) in _CONTAINERS:
+            items = _items_of(each)
+            room -= len(items)
+            if room < 0:
+                return None
+            found.append((each, items))
+            pending.extend(items)
+        elif not _is_fixed(each) and each is not ABSENT:
+            return None
+    return found
+
+
+def _items_of(container: Any) -> list[Any]:
+    return [*container, *container.values()] if type(container) is dict else list(container)
+
+
+def _is_same(container: Any, items: list[Any]) -> bool:
+    now = _items_of(container)
+    return len(now) == len(items) and all(map(operator.is_, now, items))

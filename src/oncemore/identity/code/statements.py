@@ -1,0 +1,519 @@
+"""The statement that binds a global: what stands for a client, an engine or a connection, which have no content to go by.
+
+A file that was edited after its module was loaded says nothing about what is loaded, so it gives no statement. Of when a
+module was loaded, `note` tells; without it, the file counts as it is when one of its globals is looked up first.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+import linecache
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import resolve_name
+from typing import Any, NamedTuple, TypeAlias
+
+from ..display import is_secret
+from .syntax import UNREADABLE, digest_of_tree, hashed, read_source, steadily
+
+_LONGEST = 200
+_FAR = 20  # imports of imports that are followed
+# Constructors that draw their seed from the system if they are given none.
+GENERATORS = frozenset(
+    ["Random", "RandomState", "default_rng", "SeedSequence", "MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"]
+)
+_KEY = re.compile(  # the beginnings of well-known keys; a long word of letters and digits
+    r"\b(sk|pk|rk|hf|ghp|gho|ghs|github_pat|glpat|xox[abeprs])[-_][\w-]{8,}|\b(AKIA|ASIA|AIza|ya29|eyJ)[\w.-]{8,}|-----BEGIN "
+    r"|(?<![A-Za-z\d+=])(?=[A-Za-z+=]*\d)(?=[\d+=]*[A-Za-z])[A-Za-z\d+=]{16,}"
+)
+_IN_URL = re.compile(r"(://[^/\s:@]*:)([^/\s@]+)(?=@)")
+_SETTING = re.compile(r"(?P<name>\w+)(?P<sign>\s*[=:]\s*)(?!//)(?P<value>[^&;,\s]+)")
+_BEARER = re.compile(r"\b(Bearer|Basic|Token)(\s+)(\S+)", re.IGNORECASE)
+_SIGNING_IN = re.compile(r"auth|login|credential|passw|secret|token|api_?key", re.IGNORECASE)
+
+
+class Statement(NamedTuple):
+    """What binds a global.
+
+    `text` is for people, without secrets. `unseeded` says that it makes a random generator without a seed. `names` are the
+    globals that it reads. `when_needed`: it stands in a function that looks first whether there is a value already.
+    """
+
+    digest: bytes
+    text: str
+    line: int
+    unseeded: bool
+    names: frozenset[str]
+    when_needed: bool = False
+
+
+class _Binding(NamedTuple):
+    """A statement that may have given a name its value; `seeds` are the names that generators in it are seeded with."""
+
+    digest: bytes
+    text: str
+    line: int
+    seeds: tuple[frozenset[str], ...]
+    names: frozenset[str]
+    when_needed: bool
+
+
+@dataclass(frozen=True)
+class _Imported:
+    """The name is bound by `from module import name`, which may be `*`."""
+
+    module: str
+    level: int
+    name: str
+
+
+class _Binder(NamedTuple):
+    """Where a name is bound: `kind` and `parts` are what counts, `text` has `{}` for each part that is shown."""
+
+    line: int
+    kind: str
+    parts: Sequence[ast.AST]
+    text: str
+    heads: Sequence[ast.expr] = ()  # the conditions that it stands under
+    imported: _Imported | None = None
+    when_needed: bool = False
+
+
+_Signature: TypeAlias = tuple[int, int, int]
+_texts: dict[str, tuple[_Signature, bytes | None]] = {}  # by file: its state when it was noted, and its text once read
+
+
+def note(space: Mapping[str, Any]) -> None:
+    """Take a module's file, as it is now, for what is loaded: call it while the module is being loaded."""
+    path = space.get("__file__")
+    now = _signature(path)
+    if isinstance(path, str) and now is not None and _texts.get(path, (None, None))[0] != now:
+        _texts[path] = now, None
+
+
+def binding(space: Mapping[str, Any], name: str) -> Statement | None:
+    """The statement that binds a global of a module, or an attribute of one of its classes (`Config.client`), if there is one."""
+    for _ in range(_FAR):
+        found: list[_Binding] | _Imported | None = None
+        for text in _sources(space):
+            found = _bindings(text, name)
+            if found is not None:
+                break
+        if isinstance(found, _Imported):
+            origin = _module(found, space)
+            if origin is None:
+                return None
+            space, name = origin, name if found.name == "*" else ".".join([found.name, *name.split(".")[1:]])
+            continue
+        return None if found is None else _statement(found, space)
+    return None
+
+
+def assigns(space: Mapping[str, Any], target: str) -> bool:
+    """Whether a statement anywhere in a module gives a value to an attribute like `np.limit`, or takes it away."""
+    pattern = rb"(?m)(?:^|[;:])[ \t]*(del[ ]+)?%b[ \t]*(?(1)$|[^\s\w=.\[(]{0,2}=(?!=))" % re.escape(target.encode())
+    return any(re.search(pattern, text) for text in _sources(space) if target.encode() in text)
+
+
+def _statement(found: list[_Binding], space: Mapping[str, Any]) -> Statement:
+    return Statement(
+        hashed("statement", *[each.digest for each in found]),
+        "; ".join(each.text for each in found),
+        found[-1].line,
+        any(all(space.get(seed, seed) is None for seed in seeds) for each in found for seeds in each.seeds),
+        frozenset(name for each in found for name in each.names if name in space),
+        any(each.when_needed for each in found),
+    )
+
+
+# --- the text of a module -------------------------------------------------------------------------------------------
+
+
+def _sources(space: Mapping[str, Any]) -> Iterator[bytes]:
+    """The texts that fill a namespace: those of a notebook's cells, the newest first, or that of a module's file."""
+    path, cells = space.get("__file__"), space.get("In")
+    if isinstance(path, str):
+        text = _text(path, space)
+        if text is not None:
+            yield text
+    elif isinstance(cells, list):  # IPython's
+        yield from (cell.encode() for cell in reversed(cells) if isinstance(cell, str))
+    elif space.get("__name__") == "__main__":  # what the interactive Python was given
+        names = [name for name, entry in linecache.cache.items() if len(entry) > 1 and entry[1] is None]
+        yield from ("".join(linecache.getlines(name)).encode() for name in reversed(names))
+
+
+def _signature(path: object) -> _Signature | None:
+    try:
+        status = os.stat(path) if isinstance(path, str) else None
+    except (OSError, ValueError):
+        return None
+    return None if status is None else (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+def _text(path: str, space: Mapping[str, Any]) -> bytes | None:
+    noted, text = _texts.get(path, (None, None))
+    if text is None:
+        now = _signature(path)
+        if noted is not None and noted != now:
+            return None
+        text = read_source(path, dict(space))
+        if now is not None:
+            _texts[path] = now, text
+    return text
+
+
+def _module(wanted: _Imported, space: Mapping[str, Any]) -> dict[str, Any] | None:
+    package = space.get("__package__") or getattr(space.get("__spec__"), "parent", None) or ""
+    try:
+        name = resolve_name("." * wanted.level + wanted.module, str(package))
+    except ImportError:
+        return None
+    return getattr(sys.modules.get(name), "__dict__", None)
+
+
+# --- which statements -----------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=4)
+def _parsed(text: bytes) -> ast.Module | None:
+    try:
+        return steadily(lambda: ast.parse(text))
+    except UNREADABLE:
+        return None
+
+
+@functools.lru_cache(maxsize=5000)
+def _bindings(text: bytes, name: str) -> list[_Binding] | _Imported | None:
+    """The statements that may have given the name its value, in the order in which they stand; None if there are none."""
+    tree = _parsed(text)
+    *classes, last = name.split(".")
+    body = [] if tree is None else tree.body
+    for each in classes:
+        inside = [node.body for node in body if isinstance(node, ast.ClassDef) and node.name == each]
+        if not inside and tree is not None and each == classes[0]:  # the class itself may come from elsewhere
+            found, _ = _binders(body, each)
+            return found[0].imported if found else None
+        body = inside[-1] if inside else []
+    found, _ = _binders(body, last)
+    if tree is not None and not classes and b"global" in text:
+        found += [each for node in ast.walk(tree) for each in _in_function(node, last)]
+    imported = next((each.imported for each in found if each.imported), None)
+    if imported is not None and len(found) == 1:
+        return imported
+    found.sort(key=lambda each: each.line)
+    return [_described(each, last) for each in found] or None
+
+
+def _in_function(node: ast.AST, name: str) -> list[_Binder]:
+    """A function that says `global` binds the name whenever it is called."""
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return []
+    declared = any(isinstance(each, ast.Global) and name in each.names for each in node.body)
+    tests = [each.test for each in ast.walk(node) if isinstance(each, (ast.If, ast.IfExp, ast.While))]
+    looks = any(isinstance(each, ast.Name) and each.id == name for test in tests for each in ast.walk(test))
+    return [each._replace(when_needed=looks) for each in _binders(node.body, name)[0]] if declared else []
+
+
+def _binders(body: Sequence[ast.stmt], name: str) -> tuple[list[_Binder], bool]:
+    """The statements in a body that may have given the name its value, last first, and whether one of them surely did."""
+    found: list[_Binder] = []
+    for node in reversed(body):
+        here, surely = _in_statement(node, name)
+        found += here
+        if surely:
+            return found, True
+    return found, False
+
+
+def _in_statement(node: Any, name: str) -> tuple[list[_Binder], bool]:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return [], node.name == name
+    if isinstance(node, (ast.With, ast.AsyncWith)):
+        found, surely = _binders(node.body, name)
+        for item in () if surely else node.items:
+            if item.optional_vars is not None and _position(item.optional_vars, name) is not None:
+                kind = f"with {_shape(item.optional_vars, name)}"
+                return [*found, _Binder(node.lineno, kind, [item.context_expr], f"with {{}} as {name}")], True
+        return found, surely
+    branches = [getattr(node, field, ()) for field in ("body", "orelse", "finalbody")]
+    branches += [each.body for each in (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))]
+    if not isinstance(node, ast.Expr) and any(branches):
+        return _in_branches(node, branches, name)
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return _in_import(node, name)
+    found, surely = _in_assignment(node, name)
+    if not surely:
+        for each in _evaluated(node):
+            if isinstance(each, ast.NamedExpr) and each.target.id == name:
+                found.append(_Binder(each.lineno, ":=", [each.value], f"{name} := {{}}"))
+    return found, surely
+
+
+def _in_branches(node: Any, branches: list[Any], name: str) -> tuple[list[_Binder], bool]:
+    found: list[_Binder] = []
+    sure: list[bool] = []
+    for branch in branches:
+        here, surely = _binders(branch, name)
+        found += here
+        sure.append(surely)
+    heads = [head for field in ("test", "iter", "subject") if (head := getattr(node, field, None)) is not None]
+    if isinstance(node, (ast.For, ast.AsyncFor)) and _position(node.target, name) is not None:
+        kind = f"for {_shape(node.target, name)}"
+        found.append(_Binder(node.lineno, kind, [node.iter], f"for {name} in {{}}"))
+    for each in (each for head in heads for each in _evaluated(head)):
+        if isinstance(each, ast.NamedExpr) and each.target.id == name:
+            found.append(_Binder(each.lineno, ":=", [each.value], f"{name} := {{}}"))
+    found = [each._replace(heads=[*heads, *each.heads]) for each in found]
+    return found, isinstance(node, ast.If) and all(sure[:2])
+
+
+def _in_import(node: ast.Import | ast.ImportFrom, name: str) -> tuple[list[_Binder], bool]:
+    for each in node.names:
+        if (each.asname or each.name.partition(".")[0]) == name:
+            origin = _Imported(node.module or "", node.level, each.name) if isinstance(node, ast.ImportFrom) else None
+            return [_Binder(node.lineno, "import", [node], "{}", imported=origin)], True
+        if each.name == "*" and isinstance(node, ast.ImportFrom):
+            origin = _Imported(node.module or "", node.level, "*")
+            return [_Binder(node.lineno, "import", [node], "{}", imported=origin)], False
+    return [], False
+
+
+def _in_assignment(node: Any, name: str) -> tuple[list[_Binder], bool]:
+    """An assignment to the name, or to a part of what it holds; or a call of a part's method: `session.headers.update(...)`."""
+    if isinstance(node, ast.AugAssign) and _root(node.target) == name:
+        sign = ast.unparse(ast.AugAssign(ast.Name("_"), node.op, ast.Name("_"))).split()[1]
+        return [_Binder(node.lineno, sign, [node.target, node.value], f"{{}} {sign} {{}}")], False
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    found: list[_Binder] = []
+    given: ast.expr | None = getattr(node, "value", None)
+    for target in targets:
+        if given is None:  # a bare annotation
+            break
+        position = _position(target, name)
+        if position is not None:
+            rest, value = _picked(target, given, position)
+            return [_Binder(node.lineno, f"= {_shape(rest, name)}", [value], f"{name} = {{}}")], True
+        if isinstance(target, (ast.Attribute, ast.Subscript)) and _root(target) == name:
+            found.append(_Binder(node.lineno, "part", [target, given], "{} = {}"))
+    call = node.value if isinstance(node, ast.Expr) else None
+    part = call.func.value if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) else None
+    if call is not None and isinstance(part, (ast.Attribute, ast.Subscript)) and _root(part) == name:
+        found.append(_Binder(node.lineno, "call", [call], "{}"))
+    return found, False
+
+
+def _root(node: ast.AST) -> str | None:
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _position(target: ast.AST, name: str) -> list[int] | None:
+    """Where the name stands in a target, which may be a tuple of targets; None if it is not there."""
+    if isinstance(target, ast.Name):
+        return [] if target.id == name else None
+    if isinstance(target, ast.Starred):
+        return _position(target.value, name)
+    for at, each in enumerate(target.elts if isinstance(target, (ast.Tuple, ast.List)) else ()):
+        inside = _position(each, name)
+        if inside is not None:
+            return [at, *inside]
+    return None
+
+
+def _shape(target: ast.AST, name: str) -> str:
+    """Which of several values goes to the name: `(_ x *_)`."""
+    if isinstance(target, (ast.Tuple, ast.List)):
+        return f"({' '.join(_shape(each, name) for each in target.elts)})"
+    if isinstance(target, ast.Starred):
+        return f"*{_shape(target.value, name)}"
+    return "x" if isinstance(target, ast.Name) and target.id == name else "_"
+
+
+def _picked(target: ast.AST, value: ast.expr, position: list[int]) -> tuple[ast.AST, ast.expr]:
+    """The very target and expression that meet in `a, b = x(), y()`, as far as that can be said."""
+    for at in position:
+        if not isinstance(target, (ast.Tuple, ast.List)) or not isinstance(value, (ast.Tuple, ast.List)):
+            break
+        both = (*target.elts, *value.elts)
+        if len(target.elts) != len(value.elts) or any(isinstance(each, ast.Starred) for each in both):
+            break
+        target, value = target.elts[at], value.elts[at]
+    return target, value
+
+
+def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that are evaluated together with this one: not so the bodies of lambdas."""
+    pending = [node]
+    while pending:
+        each = pending.pop()
+        yield each
+        pending.extend(() if isinstance(each, ast.Lambda) else ast.iter_child_nodes(each))
+
+
+# --- what is said of them -------------------------------------------------------------------------------------------
+
+
+def _described(found: _Binder, name: str) -> _Binding:
+    trees = [*found.parts, *found.heads]
+    digest = hashed(found.kind, b"%d" % len(found.heads), *[digest_of_tree(each)[0] for each in trees])
+    nodes = [each for tree in trees for each in ast.walk(tree)]
+    stored = {each.id for each in nodes if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)}
+    stored |= {each.arg for each in nodes if isinstance(each, ast.arg)}
+    read = {each.id for each in nodes if isinstance(each, ast.Name)} - stored - {name}
+    seeds = [unseeded_by(each) for part in found.parts for each in _evaluated(part)]
+    names = frozenset(each for each in read if each[:2] != "__")
+    return _Binding(
+        digest,
+        _shown(found, name),
+        found.line,
+        tuple(each for each in seeds if each is not None),
+        names,
+        found.when_needed,
+    )
+
+
+def makes_generator(node: ast.AST) -> bool:
+    """Whether this makes a random generator."""
+    if not isinstance(node, ast.Call):
+        return False
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+    # torch's, made without a seed, has a fixed one
+    return called in GENERATORS or (called == "Generator" and bool(node.args or node.keywords))
+
+
+def unseeded_by(node: ast.AST) -> frozenset[str] | None:
+    """The names that seed a new random generator: it is unseeded if they are None. None if it is seeded, or no such thing."""
+    if not isinstance(node, ast.Call) or not makes_generator(node):
+        return None
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    names: set[str] = set()
+    for each in given:
+        inside = unseeded_by(each)
+        if isinstance(each, ast.Name):
+            names.add(each.id)
+        elif inside is not None:
+            names |= inside
+        elif not (isinstance(each, ast.Constant) and each.value is None):
+            return None
+    return frozenset(names)
+
+
+def _shown(found: _Binder, name: str) -> str:
+    try:
+        named = [_last_name(each) for each in found.parts[:-1]]
+        masking = _Masking(is_secret(name) or any(map(is_secret, named)))
+        parts = [ast.unparse(masking.visit(copy.deepcopy(each))) for each in found.parts]
+        text = " ".join(found.text.format(*parts).split())
+    except UNREADABLE:
+        text = found.text.replace("{}", "...")
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _last_name(target: ast.AST) -> str:
+    """The last word of `client.api_key`, or of `headers["authorization"]`."""
+    if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+        return str(target.slice.value)
+    return target.attr if isinstance(target, ast.Attribute) else ""
+
+
+class _Masking(ast.NodeTransformer):
+    """Puts digests in the place of texts that are, or may be, secrets."""
+
+    def __init__(self, secret: bool) -> None:
+        self._secret = secret
+
+    def _inside(self, node: Any, secret: bool) -> Any:
+        before, self._secret = self._secret, self._secret or secret
+        try:
+            return self.visit(node)
+        finally:
+            self._secret = before
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if not isinstance(node.value, (str, bytes)):
+            return node
+        text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
+        shown = _digest(text) if self._secret and text else _without_secrets(text)
+        return node if shown == text else ast.Name(shown) if shown[:1] == "#" else ast.Constant(shown)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        return self._joined(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        return self._joined(node)
+
+    def _joined(self, node: ast.AST) -> ast.AST:
+        """A text in pieces may hold a secret that none of them shows."""
+        text = "".join(_pieces(node))
+        if text and (self._secret or _without_secrets(text) != text):
+            return ast.Name(_digest(ast.dump(node)))
+        return self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        node.value = self.visit(node.value)
+        return node  # `os.environ["API_KEY"]`: the name of a secret is none
+
+    def visit_keyword(self, node: ast.keyword) -> ast.AST:
+        node.value = self._inside(node.value, is_secret(node.arg or ""))
+        return node
+
+    def visit_Dict(self, node: ast.Dict) -> ast.AST:
+        names = [key.value if isinstance(key, ast.Constant) else "" for key in node.keys]
+        node.values = [self._inside(value, is_secret(str(name))) for name, value in zip(names, node.values)]
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if _named_environment(node.func):
+            secret = bool(node.args) and is_secret(ast.unparse(node.args[0]))
+            node.args[1:] = [self._inside(each, secret) for each in node.args[1:]]
+            return node
+        node.func = self.visit(node.func)
+        secret = _SIGNING_IN.search(called) is not None
+        for at, each in enumerate(node.args):
+            node.args[at] = self._inside(each, secret)
+            secret = secret or (isinstance(each, ast.Constant) and is_secret(str(each.value)))  # `set("token", ...)`
+        for keyword in node.keywords:
+            self.visit_keyword(keyword)
+        return node
+
+
+def _named_environment(function: ast.AST) -> bool:
+    return any(each in ast.unparse(function) for each in ("environ", "getenv"))
+
+
+def _pieces(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.FormattedValue):
+        yield "{}"
+    elif isinstance(node, ast.JoinedStr):
+        for each in node.values:
+            yield from _pieces(each)
+    elif isinstance(node, ast.BinOp):
+        yield from _pieces(node.left)
+        yield from _pieces(node.right)
+
+
+def _digest(text: str) -> str:
+    return f"#{hashed('secret', text).hex()[:8]}"
+
+
+def _without_secrets(text: str) -> str:
+    """The text with digests for the secrets in it; nothing but a digest if it looks like a key as a whole."""
+
+    def hide(found: re.Match[str]) -> str:
+        secret = is_secret(found["name"])
+        return f"{found['name']}{found['sign']}{_digest(found['value'])}" if secret else found[0]
+
+    text = _IN_URL.sub(lambda found: found[1] + _digest(found[2]), text)
+    text = _BEARER.sub(lambda found: f"{found[1]}{found[2]}{_digest(found[3])}", text)
+    text = _SETTING.sub(hide, text)
+    return _digest(text) if _KEY.search(text) else text

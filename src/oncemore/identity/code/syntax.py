@@ -1,0 +1,450 @@
+"""The source of a function, if it is what is loaded, in a form that only behaviour changes.
+
+A file may have been edited since its module was imported. So the file is compiled again, and only where that gives
+the very code that is running does its syntax tree speak for the function. Otherwise the code object does.
+
+Comments, layout, docstrings, annotations and the version of Python leave no trace in the form of a tree. A text is
+parsed, compiled and walked in one go, and the tree is dropped: it takes more memory than all else here. What stays is
+a listing of the text's functions, which is kept for later processes, too.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import contextlib
+import copy
+import functools
+import linecache
+import marshal
+import operator
+import os
+import sys
+from collections.abc import Callable, Iterator
+from itertools import starmap
+from types import CodeType
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from blake3 import blake3
+
+from .bytecode_reads import CONSTANTS, Import, all_codes, instructions, reads
+from .source_cache import kept
+
+EDITION = 3  # of what a listing says, and how `key_of` says it: listings of another edition don't count
+_MAKER = f"{EDITION} {sys.implementation.name} {sys.version} {sys.flags.optimize}"
+_FUTURES: int = functools.reduce(
+    operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)
+UNREADABLE = (SyntaxError, ValueError, RecursionError)  # ValueError: a NUL byte, a constant that no compiler makes
+
+# A function: its first and last line, decorators included, and what `_digest_of_function` says of it; plain values, to be kept.
+_Listed: TypeAlias = tuple[int, int, bytes, frozenset[str], tuple[tuple[str, int, str | None, bool], ...]]
+_Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_Nodes: TypeAlias = dict[tuple[str, int], tuple[_Function, int, int]]
+T = TypeVar("T")
+
+
+class Own(NamedTuple):
+    """What a function is by itself.
+
+    `names` are the names that stand in its tree, None without source: then nobody knows which of them are annotations.
+    """
+
+    line: int
+    last: int
+    digest: bytes
+    names: frozenset[str] | None
+    imports: tuple[Import, ...]
+    source: bytes = b""
+
+    @property
+    def text(self) -> str:
+        """Its lines, decorators included."""
+        return _lines_of(self.source, self.line, self.last)
+
+
+class Listing(NamedTuple):
+    """Functions by what they compile to (`key_of`), and for display the lines of classes by their qualified names."""
+
+    functions: dict[bytes, list[_Listed]]
+    classes: dict[str, tuple[int, int]]
+
+    def find(self, code: CodeType) -> _Listed | None:
+        """The function that compiles to exactly this code; of several, any would do, and the nearest is shown."""
+        found = self.functions.get(key_of(code), ())
+        return min(found, key=lambda each: abs(each[0] - code.co_firstlineno), default=None)
+
+
+_owns: dict[tuple[str, CodeType], Own] = {}
+_files: dict[str, tuple[bytes, Listing]] = {}  # the texts that functions were found in
+
+
+def own(code: CodeType, namespace: dict[str, Any]) -> Own:
+    """The function's own identity: its tree, or else its code object."""
+    key = (code.co_filename, code)  # equal code at the same place: names, constants and lines agree
+    known = _owns.get(key)
+    if known is None:
+        if len(_owns) > 20_000:  # programs that make code as they go
+            _owns.clear()
+            _files.clear()
+        known = _owns[key] = _from_source(code, namespace) or Own(
+            code.co_firstlineno, 0, _digest_of_code(code), None, reads(code).imports
+        )
+    return known
+
+
+def _from_source(code: CodeType, namespace: dict[str, Any]) -> Own | None:
+    """The function in the text of its file as it was read before, or as it is now."""
+    before, _ = _files.get(code.co_filename, (None, None))
+    found = None if before is None else _find(code, before)
+    if found is None:
+        now = read_source(code.co_filename, namespace)
+        found = None if now is None or now == before else _find(code, now)
+    return found
+
+
+def _find(code: CodeType, text: bytes) -> Own | None:
+    path = code.co_filename
+    try:
+        listing = _listing(text, path, code.co_flags & _FUTURES, code.co_name == "<lambda>")
+        found = listing.find(code)
+    except UNREADABLE:
+        return None
+    if found is None:
+        return None
+    _files[path] = text, listing
+    first, last, digest, names, imports = found
+    return Own(first, last, digest, names, tuple(starmap(Import, imports)), text)
+
+
+def class_text(name: str, path: str, namespace: dict[str, Any]) -> tuple[int, str]:
+    """Where a class stands in a file, and its text. For display only: it may not be what is loaded."""
+    try:
+        if path not in _files:
+            text = read_source(path, namespace) or b""
+            _files[path] = text, _listing(text, path, 0, lambdas=False)
+    except UNREADABLE:
+        return 0, ""
+    text, listing = _files[path]
+    first, last = listing.classes.get(name, (0, 0))
+    return first, _lines_of(text, first, last) if first else ""
+
+
+def read_source(path: str, namespace: dict[str, Any]) -> bytes | None:
+    """The text behind a code object's file name, as it is now."""
+    for candidate in (path, namespace.get("__file__")):
+        # A relative name stops leading to its file when the program changes its folder; the module knows better.
+        if isinstance(candidate, str) and os.path.basename(candidate) == os.path.basename(path):
+            try:
+                with open(candidate, "rb") as file:
+                    return file.read()
+            except (OSError, ValueError):
+                continue
+    linecache.checkcache(path)
+    lines = linecache.getlines(path, namespace)  # notebook cells, zip files
+    return "".join(lines).encode() if lines else None
+
+
+@functools.lru_cache(maxsize=32)
+def _split(source: bytes) -> list[str]:
+    return source.decode("utf-8", "replace").splitlines(keepends=True)
+
+
+def _lines_of(source: bytes, first: int, last: int) -> str:
+    return "".join(_split(source)[first - 1 : last])
+
+
+# --- the functions of a text ----------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=500)
+def _listing(text: bytes, path: str, futures: int, lambdas: bool) -> Listing:
+    """The listing of a text: the one that was kept, or a new one."""
+    how = f"{_MAKER} {futures} {lambdas}"
+    key = f"listing/{hashed(how, text).hex()}"
+    return Listing(*kept(hashed(how, path), key, lambda: tuple(make_listing(text, path, futures, lambdas))))
+
+
+def make_listing(text: bytes, path: str, futures: int, lambdas: bool) -> Listing:
+    """List a text's `def`s, or its lambdas: they need a compilation of their own, and are seldom asked for."""
+    tree = steadily(lambda: ast.parse(text, path))
+    nodes = _lambdas(tree, 1 + text.count(b"\n")) if lambdas else _defs(tree)
+    flags = futures | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as in a notebook
+    compiled: CodeType = steadily(lambda: compile(tree, path, "exec", flags=flags, dont_inherit=True))
+    functions: dict[bytes, list[_Listed]] = {}
+    for code in all_codes(compiled):
+        if (code.co_name, code.co_firstlineno) in nodes:
+            node, first, last = nodes[code.co_name, code.co_firstlineno]
+            functions.setdefault(key_of(code), []).append((first, last, *_digest_of_function(node)))
+    return Listing(functions, dict(_classes(tree.body, "")))
+
+
+def steadily(build: Callable[[], T]) -> T:
+    """Python 3.11 raises SystemError now and then when threads make syntax trees at the same time (its issue 106905)."""
+    for _ in range(20):
+        with contextlib.suppress(SystemError):
+            return build()
+    return build()
+
+
+def _defs(tree: ast.Module) -> _Nodes:
+    """All `def`s, by the names and lines that their code will have. No look into expressions, which hold none."""
+    found: _Nodes = {}
+    stack: list[ast.AST] = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first, last = _span(node)
+            found[node.name, first] = node, first, last
+        for field in _HOLD_STATEMENTS.intersection(node._fields):
+            inside = getattr(node, field)
+            stack.extend(inside if isinstance(inside, list) else ())
+    return found
+
+
+def _lambdas(tree: ast.Module, line: int) -> _Nodes:
+    """All lambdas. Several may stand on one line, so each is moved to lines of its own beyond the last.
+
+    It is moved as a whole: what the compiler makes of it depends on which parts of it are on one line.
+    """
+    found: _Nodes = {}
+    lambdas = [(node, *_span(node)) for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
+    for node, first, last in lambdas:  # those inside others come later, and are moved again
+        line += 1
+        found["<lambda>", line] = node, first, last
+        distance = line - node.lineno
+        for part in ast.walk(node):
+            if isinstance(part, (ast.expr, ast.arg, ast.keyword)):
+                part.lineno += distance
+                part.end_lineno = (part.end_lineno or part.lineno) + distance
+        line += last - first
+    return found
+
+
+def _classes(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    for node in reversed(body):  # of two with one name, the first counts
+        if isinstance(node, ast.ClassDef):
+            yield from _classes(node.body, f"{prefix}{node.name}.")
+            yield prefix + node.name, _span(node)
+
+
+def _span(node: _Function | ast.ClassDef) -> tuple[int, int]:
+    """The first line as the compiler sees it, that of the first decorator, and the last."""
+    decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
+    first = decorators[0].lineno if decorators else node.lineno
+    return first, node.end_lineno or first
+
+
+# --- one function's tree ------------------------------------------------------------------------------------------------
+
+# What says nothing about behaviour, or says again what the place in the tree already says.
+_SKIPPED = frozenset(["annotation", "ctx", "kind", "returns", "simple", "type_comment", "type_params"])
+_STATEMENTS = frozenset(["body", "orelse", "finalbody"])
+_HOLD_STATEMENTS = _STATEMENTS | {"handlers", "cases"}
+
+
+def _digest_of_function(
+    function: _Function,
+) -> tuple[bytes, frozenset[str], tuple[tuple[str, int, str | None, bool], ...]]:
+    """The digest of a function's own tree, the names in it, and the imports in it (see `Import`).
+
+    A function's name, decorators and defaults are not in its tree: callers see what the name is bound to, and what is
+    bound there carries the decorators' and the defaults' effects.
+    """
+    root: Any = copy.copy(function)
+    parameters: Any = copy.copy(function.args)
+    parameters.defaults = parameters.kw_defaults = []
+    root.name, root.decorator_list, root.args = None, [], parameters
+    return digest_of_tree(root)
+
+
+def digest_of_tree(root: ast.AST) -> tuple[bytes, frozenset[str], tuple[tuple[str, int, str | None, bool], ...]]:
+    """The digest of a tree, the names in it, and the imports in it (see `Import`).
+
+    The tree is written down node by node, `(Kind field... )`, with a stack of its own: a long chain of `elif` or `+` is
+    deeper than the interpreter's.
+    """
+    out, names, imports = list[str](), set[str](), list[tuple[str, int, str | None, str]]()
+    bare = set[str]()  # names used otherwise than in `name.attribute`
+    checks = False
+    stack: list[Any] = [root]
+    while stack:
+        node = stack.pop()
+        kind = node.__class__
+        if kind is str:
+            out.append(node)
+            continue
+        if kind is ast.Name:
+            names.add(node.id)
+            bare.add(node.id)
+            out.append(f"(Name {node.id})")
+            continue
+        if kind is ast.Constant:
+            out.append(constant(node.value))
+            continue
+        if kind is ast.Attribute and node.value.__class__ is ast.Name:
+            names.add(node.value.id)
+            out.append(f"(Attribute {node.attr} (Name {node.value.id}))")
+            continue
+        if kind is ast.Assert:
+            checks = True
+        elif kind is ast.Import:
+            imports += [(each.name, 0, None, each.asname or each.name.partition(".")[0]) for each in node.names]
+        elif kind is ast.ImportFrom:
+            imports += [(node.module or "", node.level, each.name, each.asname or each.name) for each in node.names]
+        elif kind in _NORMALIZERS:
+            node = _NORMALIZERS[kind](node)
+        opening, fields = _plan(node.__class__)
+        out.append(opening)
+        stack.append(")")
+        for name, one, several in fields:
+            value: Any = getattr(node, name, None)
+            if value.__class__ is list:
+                if name in _STATEMENTS:
+                    value = [each for each in value if _does_something(each)]
+                if value:
+                    stack.append("]")
+                    stack.extend([_item(each) for each in reversed(value)])
+                    stack.append(several)
+            elif value is not None:
+                stack.append(_item(value))
+                stack.append(one)
+    found = tuple([(module, level, name, bound in bare) for module, level, name, bound in imports])
+    # With `python -O`, there are no assertions, and `__debug__` is false.
+    optimized = ["-O"] if sys.flags.optimize and (checks or "__debug__" in names) else []
+    return hashed("tree", "".join(out), *optimized), frozenset(names), found
+
+
+@functools.cache
+def _plan(kind: type[ast.AST]) -> tuple[str, list[tuple[str, str, str]]]:
+    """How nodes of a kind are written: the opening, and each field's name, alone and before a list."""
+    names = sorted(name for name in kind._fields if name not in _SKIPPED)
+    return f"({kind.__name__}", [(name, f" {name}=", f" {name}[") for name in names]
+
+
+def _item(value: object) -> object:
+    """What goes onto the stack for a field's value. None in a list says that something is left out there."""
+    return value if isinstance(value, ast.AST) else "-" if value is None else constant(value)
+
+
+def _does_something(node: Any) -> bool:
+    """Not so docstrings, `pass`, `...`, a bare `x: int`, and what is there for type checkers."""
+    kind = node.__class__
+    if kind is ast.If and _is_for_checkers(node):
+        return bool(node.orelse)
+    if kind is ast.Expr:
+        return node.value.__class__ is not ast.Constant
+    return kind is not ast.Pass and not (kind is ast.AnnAssign and node.value is None)
+
+
+def _assignment(node: ast.AnnAssign) -> ast.stmt:
+    return node if node.value is None else ast.Assign([node.target], node.value)
+
+
+def _is_for_checkers(node: ast.If) -> bool:
+    return getattr(node.test, "id", None) == "TYPE_CHECKING" or getattr(node.test, "attr", None) == "TYPE_CHECKING"
+
+
+def _without_checks(node: ast.If) -> ast.If:
+    return ast.If(ast.Constant(False), [], node.orelse) if _is_for_checkers(node) else node
+
+
+def _with_annotations(node: ast.ClassDef) -> ast.ClassDef:
+    """A class statement may hand its annotations to what makes the class: a dataclass's fields are made of them.
+
+    Annotated names become tuples, which no field of a tree leaves out.
+    """
+    node = copy.copy(node)
+    body, node.body = node.body, []
+    for each in body:
+        if isinstance(each, ast.AnnAssign):
+            parts = [each.target, each.annotation, *([each.value] if each.value else [])]
+            node.body.append(ast.Expr(ast.Tuple(parts, ast.Load())))
+        else:
+            node.body.append(each)
+    return node
+
+
+def _joined(node: ast.JoinedStr) -> ast.JoinedStr:
+    """An f-string in the pieces that every version cuts it into: neighbouring texts joined, empty ones left out."""
+    pieces: list[ast.expr] = []
+    for value in node.values:
+        last = pieces[-1] if pieces else None
+        if isinstance(value, ast.Constant) and isinstance(last, ast.Constant):
+            pieces[-1] = ast.Constant(str(last.value) + str(value.value))
+        elif isinstance(value, ast.FormattedValue) and isinstance(value.format_spec, ast.JoinedStr):
+            spec = _joined(value.format_spec)
+            pieces.append(ast.FormattedValue(value.value, value.conversion, spec if spec.values else None))
+        elif not isinstance(value, ast.Constant) or value.value:
+            pieces.append(value)
+    return ast.JoinedStr(pieces)
+
+
+_NORMALIZERS: dict[type[ast.AST], Callable[[Any], ast.AST]] = {
+    ast.AnnAssign: _assignment,
+    ast.ClassDef: _with_annotations,
+    ast.If: _without_checks,
+    ast.JoinedStr: _joined,
+}
+
+
+# --- one function's code object -------------------------------------------------------------------------------------
+
+_COUNTING = (
+    *("co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags", "co_argcount"),
+    *("co_posonlyargcount", "co_kwonlyargcount", "co_exceptiontable"),
+)
+_all_of = operator.attrgetter(
+    *(name for name in ("co_name", "co_qualname", "co_code", *_COUNTING) if hasattr(CodeType, name))
+)
+
+
+def key_of(code: CodeType) -> bytes:
+    """Equal for code objects that do the same. Lines and file names don't matter.
+
+    ValueError if it has a constant that no compiler makes.
+    """
+    return hashed(marshal.dumps(_plain(code), 2))  # in this format, what is equal is written equally
+
+
+def _plain(value: Any) -> Any:
+    """Constants as they are written equally in every process. No constant is a list, so those stand for the others."""
+    if isinstance(value, CodeType):
+        return [*_all_of(value), *map(_plain, value.co_consts)]
+    if isinstance(value, frozenset):
+        return [None, *sorted(map(constant, value))]
+    return tuple(map(_plain, value)) if isinstance(value, tuple) else value
+
+
+def _digest_of_code(code: CodeType) -> bytes:
+    """The identity of a function without source. Its own name, its docstring and its lines don't count.
+
+    A constant stands where it is used, not in the list of constants: a docstring would shift the others.
+    """
+    pieces: list[bytes | str] = ["bytecode"]
+    for name in _COUNTING:
+        value = getattr(code, name, b"")
+        pieces.append(value if isinstance(value, bytes) else constant(value))
+    for operation, argument in instructions(code):
+        used = code.co_consts[argument] if operation in CONSTANTS else argument
+        pieces.append(b"%d" % operation)
+        pieces.append(_digest_of_code(used) if isinstance(used, CodeType) else constant(used))
+    return hashed(*pieces)
+
+
+def hashed(*pieces: bytes | str) -> bytes:
+    """16 bytes that stand for these pieces in this order."""
+    encoded = [piece.encode("utf-8", "surrogatepass") if isinstance(piece, str) else piece for piece in pieces]
+    return blake3(b"".join([b"%d:%b" % (len(piece), piece) for piece in encoded])).digest(length=16)
+
+
+def constant(value: object) -> str:
+    """A constant with its type; sets in an order of their own."""
+    if isinstance(value, str):
+        return f"(str {len(value)}:{value})"
+    if type(value) is int:
+        return f"(int {value:x})"  # in decimal, a large one would be refused
+    if isinstance(value, (tuple, frozenset)):
+        items = [constant(item) for item in value]
+        return f"({type(value).__name__} {len(items)}{''.join(items if isinstance(value, tuple) else sorted(items))})"
+    return f"({type(value).__name__} {value!r})"

@@ -1,0 +1,96 @@
+"""Files by their content: those that `inputs=` names, wherever in an argument their paths are."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import stat
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from ..buffers import content_digest
+from ..errors import UsageError
+from ..stores.folders import OURS, in_store, is_store
+
+_ATTRS = "__attrs_attrs__"
+
+
+def file_identity(value: Any, said: str = "inputs") -> object:
+    """What identifies the files and folders at the paths in `value`: names and content. What is no path counts as it is.
+
+    A file that is not there is identified as such. `said` begins the message about what cannot be looked through.
+    """
+    return _identity(value, said, ())
+
+
+def _identity(value: Any, said: str, around: tuple[int, ...]) -> object:
+    if isinstance(value, (str, bytes, os.PathLike)):
+        return path_identity(os.fsdecode(value))
+    if isinstance(value, Iterator):
+        raise UsageError(
+            f"{said} is an iterator ({type(value).__qualname__}): looking for paths in it would use it up. Pass a list"
+        )
+    if id(value) in around:
+        return "around"  # it contains itself
+    around = (*around, id(value))
+    fields = fields_of(value)
+    if fields is not None:
+        named = {name: _identity(each, said, around) for name, each in fields.items()}
+        return (type(value).__module__, type(value).__qualname__, named)
+    if isinstance(value, Mapping):
+        return {key: _identity(each, said, around) for key, each in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return [
+            _identity(each, said, around) for each in sorted(value, key=lambda each: (type(each).__name__, str(each)))
+        ]
+    if isinstance(value, (list, tuple)):
+        return [_identity(each, said, around) for each in value]
+    if isinstance(
+        value, Iterable
+    ):  # a series or an array of paths, a container of the user's: it counts by itself, too
+        return (value, [_identity(each, said, around) for each in value])
+    return value
+
+
+def fields_of(value: Any) -> dict[str, Any] | None:
+    """The fields of a dataclass or attrs instance, None of anything else."""
+    kind = type(value)
+    if dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind)]
+    elif hasattr(kind, _ATTRS):
+        names = [field.name for field in getattr(kind, _ATTRS)]
+    else:
+        return None
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+
+def path_identity(path: str) -> object:
+    """Name and content of the file or folder at a path. The files of a store are never opened: they have no content."""
+    if not os.path.isdir(path):
+        return ("file", path, _content(path))
+    return ("folder", path, sorted((os.path.relpath(each, path), _content(each)) for each in files_below(path)))
+
+
+def files_below(folder: str, around: Collection[tuple[int, int]] = ()) -> Iterator[str]:
+    """The files in a folder and in those below it, linked ones included; not those of a store."""
+    if is_store(folder):
+        return
+    about = os.stat(folder)
+    here = about.st_dev, about.st_ino
+    if here in around:  # a link that leads back up
+        return
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        if entry.is_dir():
+            yield from files_below(entry.path, (*around, here))
+        elif not entry.name.startswith(f"{OURS}-"):
+            yield entry.path
+
+
+def _content(path: str) -> bytes | str | None:
+    try:
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode):
+            return f"of the kind {stat.S_IFMT(mode):o}"  # reading a pipe or a device might never end
+        return None if in_store(path) else content_digest(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None

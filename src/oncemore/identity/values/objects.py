@@ -1,0 +1,198 @@
+"""How any object is described: by what its author says identifies it, as a kind we know, or by its attributes."""
+
+from __future__ import annotations
+
+import copyreg
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from ...errors import FingerprintError, UsageError
+from ...modules import is_project_module, module_of, of_class
+from . import arrays, builtin_types, tables
+from .builtin_types import Describe, Parts, attributes, home, layout_of, name_of, refuse
+from .inert import category
+
+_LIBRARIES = {
+    **dict.fromkeys(("numpy", "torch"), arrays.describer),
+    **dict.fromkeys(("pandas", "polars", "pyarrow"), tables.describer),
+}
+_HEAP_TYPE = 1 << 9  # a flag of CPython: the class was made at run time, not compiled in
+_PLAIN = (type(None), bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset)
+
+_registered: dict[type, Callable[[Any], object]] = {}
+_chosen: dict[int, tuple[type, Describe]] = {}  # by id: a metaclass may have its own idea of which classes are equal
+
+
+def register_identity(kind: type, function: Callable[[Any], object]) -> None:
+    """Let `function(value)` give what identifies a value of `kind` or of a subclass: anything simpler than itself."""
+    if kind in _PLAIN or kind is object:
+        raise UsageError(f"the identity of {kind.__name__} is its content: it cannot be replaced")
+    _registered[kind] = function
+    _chosen.clear()
+
+
+def describe(value: Any) -> Parts:
+    """Take the value apart; FingerprintError if it has no stable identity."""
+    kind = type(value)
+    found = _chosen.get(id(kind))
+    if found is None:
+        if len(_chosen) > 4096:  # a program that makes classes without end must not fill the memory
+            _chosen.clear()
+        found = _chosen[id(kind)] = kind, _choose(kind, value)
+    return found[1](value)
+
+
+def _choose(kind: type[Any], sample: object) -> Describe:
+    stated = _stated(kind)
+    if stated is not None:
+        return stated
+    if kind in builtin_types.EXACT:
+        return builtin_types.EXACT[kind]
+    if module_of(kind) == "typing" and getattr(typing, kind.__name__, None) is kind and not issubclass(kind, type):
+        return builtin_types.typing_form
+    lineage = [(base, f"{module_of(base)}.{base.__qualname__}") for base in kind.__mro__]  # pyright: ignore[reportGeneralTypeIssues]
+    for _, name in lineage:
+        if name in builtin_types.WHOLE:
+            return builtin_types.WHOLE[name]
+        library = _LIBRARIES.get(name.partition(".")[0])
+        known = library(kind) if library else None
+        if known is not None:
+            return known
+    for base, name in lineage:
+        if name in builtin_types.REFUSED:
+            return refuse
+        if name in builtin_types.CONTENT:
+            return _with_content(kind, base, builtin_types.CONTENT[name])
+        if base is not object and ("__reduce__" in vars(base) or "__reduce_ex__" in vars(base)):
+            break
+    return _by_convention(kind, sample)
+
+
+def is_its_attributes(kind: type[Any]) -> bool:
+    """Whether nothing but its attributes, and what its builtin base holds, identifies an object of this type."""
+    if _stated(kind) is not None or kind in copyreg.dispatch_table:
+        return False
+    names = ("__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__")
+    made = [base for base in kind.__mro__ if base.__flags__ & _HEAP_TYPE and base.__module__ != "collections"]
+    written = [base for base in made if any(name in vars(base) for name in names)]
+    return all(getattr(vars(base).get("__getstate__"), "__module__", "") == "dataclasses" for base in written)
+
+
+def _stated(kind: type) -> Describe | None:
+    """What the user said about the type, or about the nearest of its bases."""
+    for base in kind.__mro__:
+        if base in _registered:
+            return _identified_by(_registered[base])
+        if "__checkpoint_identity__" in vars(base):
+            return _identified_by(lambda value: value.__checkpoint_identity__())
+    return None
+
+
+def _identified_by(function: Callable[[Any], object]) -> Describe:
+    def describe_by_identity(value: Any) -> Parts:
+        identity = function(value)
+        if identity is value:  # it would stand for itself, and every other value of its class as well
+            return refuse(value)
+        return Parts("identity", [type(value), identity])
+
+    return describe_by_identity
+
+
+def _with_content(kind: type, base: type, content: builtin_types.Content) -> Describe:
+    tag = f"{home(base.__module__)}.{base.__qualname__}"
+    if kind is base:
+        return lambda value: Parts(tag, content(value))
+    state = _state(kind, kind.__mro__[: kind.__mro__.index(base)])
+    tag = f"subclass of {tag}"
+    return lambda value: Parts(tag, [type(value), *content(value), *state(value)], "attribute")
+
+
+def _state(kind: type, bases: tuple[type, ...]) -> Callable[[Any], list[Any]]:
+    """How to read what these classes add to a value: `__getstate__` if one wrote it, else attributes and slots."""
+    written = any("__getstate__" in vars(base) for base in bases if base is not object)
+    getstate = of_class(kind, "__getstate__")
+    # Dataclasses with slots bring a `__getstate__` on some Python versions and not on others.
+    if written and getattr(getstate, "__module__", "") != "dataclasses":
+        return _written_state
+    whole = layout_of(kind)
+    own = whole._replace(slots={name: slot for name, slot in whole.slots.items() if slot.__objclass__ in bases})
+    return lambda value: attributes(None, own.read(value))
+
+
+def _written_state(value: Any) -> list[Any]:
+    try:
+        state = value.__getstate__()
+    except Exception as error:
+        raise FingerprintError(name_of(type(value))) from error
+    return _named(value, "__getstate__()", state)
+
+
+def _named(value: object, name: str, state: Any) -> list[Any]:
+    """A state made of the value's own attributes is in no order; any other is taken as it is, without caches."""
+    if state is None:
+        return []
+    shape = layout_of(type(value))
+    known, caches = shape.space_of(value), shape.caches
+    if type(state) is dict and state.keys() <= known.keys():
+        return attributes(None, {key: each for key, each in state.items() if key not in caches})
+    if type(state) is tuple and len(state) == 2:  # attributes and slots, as Python itself gives them
+        return [name, tuple(_counted(part, caches) for part in state)]
+    if type(state) is dict and "__dict__" in state:  # the same, as pydantic does
+        return [name, {**state, "__dict__": _counted(state["__dict__"], caches)}]
+    return [name, state]
+
+
+def _counted(part: Any, caches: frozenset[str]) -> Any:
+    return {key: part[key] for key in sorted(part) if key not in caches} if builtin_types.is_named(part) else part
+
+
+def _by_convention(kind: Any, sample: object) -> Describe:
+    """Attributes if that is all there is to the value, else what its `__reduce__` gives."""
+    if isinstance(of_class(kind, "__next__"), types.WrapperDescriptorType):
+        return refuse  # an iterator written in C: to look at its content is to consume it
+    custom = any(of_class(kind, name) is not vars(object)[name] for name in ("__reduce_ex__", "__reduce__"))
+    making = any(of_class(kind, name) is not None for name in ("__getnewargs__", "__getnewargs_ex__"))
+    if custom or making or any(known is kind for known in copyreg.dispatch_table):
+        return _by_reduce
+    state = _state(kind, kind.__mro__)
+    if state is not _written_state:
+        try:
+            object.__reduce_ex__(sample, 2)
+        except (
+            Exception
+        ):  # it holds something that is not among its attributes, or answers to every name Python asks for
+            if of_class(kind, "__getattr__") is None or not all(map(_is_written, kind.__mro__[:-1])):
+                return refuse
+    if is_project_module(module_of(kind)):
+        return lambda value: Parts("object", [type(value), *state(value)], "attribute")
+
+    def describe_foreign(value: Any) -> Parts:
+        found = state(value)
+        if any(category(type(each)) == "lock" for each in found):
+            return refuse(value)  # a library's client, pool or engine: it works on something that lives elsewhere
+        return Parts("object", [type(value), *found], "attribute")
+
+    return describe_foreign
+
+
+def _is_written(kind: type) -> bool:
+    """Whether a class statement made the class, so that its objects are their attributes."""
+    return bool(kind.__flags__ & _HEAP_TYPE) and not isinstance(vars(kind).get("__new__"), types.BuiltinFunctionType)
+
+
+def _by_reduce(value: Any) -> Parts:
+    kind = type(value)
+    try:
+        special = next((found for known, found in copyreg.dispatch_table.items() if known is kind), None)
+        reduced = special(value) if special else value.__reduce_ex__(4)
+    except Exception as error:
+        raise FingerprintError(name_of(kind)) from error
+    if isinstance(reduced, str):
+        return Parts("global", [home(getattr(value, "__module__", None) or module_of(kind)), reduced])
+    function, args, *more = reduced
+    state, items, pairs, setter = (*more, None, None, None, None)[:4]
+    children = [kind, function, args, items and list(items), pairs and list(pairs), setter]
+    children += _named(value, "__reduce__()", state)
+    return Parts("reduced", children, "attribute")

@@ -1,0 +1,1 @@
+"""Scripts run to look at what they would do: `plan`, `adopt`, `audit`."""

@@ -1,0 +1,245 @@
+"""Running a script to look at what it would do: `plan`, and to compare what is kept with what its code does now: `audit`, `adopt`.
+
+The script runs in this process, on an overlay over its store: reused steps are restored as always, nothing is written there.
+What it does outside of steps, it does. What it prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from blake3 import blake3
+
+from .. import records
+from ..dry_run import Looking, StepPolicy, enough
+from ..errors import CodecError, StoreError, UsageError
+from ..events import Event, StepAdopted, StepCompleted, StepEvent, StepFailed, StepNotKept
+from ..history.compare import difference, outcome
+from ..identity import code_of
+from ..node import Node
+from ..records import Record
+from ..stores import Store
+from ..surroundings import digest_of
+from ..surroundings.state import ABSENT
+from .script import rehearse
+
+Progress = Callable[[str, str], object]  # a node that was compared, and how it differs if it does
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a script would do: the steps that would be reused (name, times, seconds saved), and the first that would run.
+
+    `run` is the run that was opened last, `took` how long that step took when it last ran, None if it never did. `trouble` is
+    how the script itself failed.
+    """
+
+    run: str | None
+    reused: Sequence[tuple[str, int, float]]
+    step: str | None = None
+    node: str | None = None
+    why: str | None = None
+    took: float | None = None
+    trouble: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What comparing brought: nodes that were equal, nodes that differ and how; `stopped` says why it went no further."""
+
+    equal: list[str] = field(default_factory=list[str])
+    differing: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    stopped: str | None = None
+
+
+def plan(script: str, arguments: Sequence[str] = ()) -> Plan:
+    """Run a script until the first step that would run, and say what would be reused, what would run and why.
+
+    With `script="-m"` the first argument is the name of a module, as for Python. No step's body runs.
+    """
+    rehearsal = rehearse(script, arguments, StepPolicy())
+    times, saved = Counter[str](), defaultdict[str, float](float)
+    for run in rehearsal.runs:
+        times.update(run.reused)
+        for step, seconds in run._saved.items():
+            saved[step] += seconds
+    for step, seconds in rehearsal.elsewhere:
+        times[step] += 1
+        saved[step] += seconds
+    reused = [(step, count, saved[step]) for step, count in times.items()]
+    stop, opened = rehearsal.stop, [run for run in rehearsal.runs if run.id]
+    if stop is None:
+        return Plan(run=opened[-1].id if opened else None, reused=reused, trouble=rehearsal.end)
+    events = [event for run in opened[::-1] if run.id == stop.run for event in run.events()]
+    took = [event.seconds for event in events if isinstance(event, StepCompleted) and event.step == stop.step]
+    about = {**stop._asdict(), "run": stop.run or None}
+    return Plan(reused=reused, took=took[-1] if took else None, **about)
+
+
+def audit(
+    run_id: str, script: str, arguments: Sequence[str] = (), *, sample: float = 1.0, progress: Progress | None = None
+) -> Audit:
+    """Run a script again and with it a share of the steps that the run keeps; compare what they do with what is kept.
+
+    Steps with effect="once" are not run, nor what a finished `run.loop` did. What a step that differs leads to cannot be compared:
+    there it ends. Steps in other processes are not compared.
+    """
+    policy = _Auditing(run_id, progress, sample)
+    rehearsal = rehearse(script, arguments, policy)
+    rehearsal.check(run_id, script)
+    return Audit(equal=policy.equal, differing=policy.differing, stopped=rehearsal.end)
+
+
+def adopt(
+    store: Store,
+    run_id: str,
+    step: str,
+    script: str,
+    arguments: Sequence[str] = (),
+    *,
+    verify: int = 1,
+    progress: Progress | None = None,
+) -> Audit:
+    """Let the checkpoints of a step count for its present code, if so many nodes that are run again come out equal.
+
+    Which code it has now, and with which arguments it is called, the script tells. Of several earlier codes, those count
+    with which every node came out equal. Nothing is adopted if a node differs from all, or if `stopped` says why there was
+    too little to compare.
+    """
+    policy = _Adopting(run_id, progress, step, verify)
+    rehearsal = rehearse(script, arguments, policy)
+    rehearsal.check(run_id, script, store)
+    found = Audit(equal=policy.equal, differing=policy.differing)
+    if found.differing:
+        return found
+    pairs = [[step, *pair] for pair, equal in sorted(policy.codes.items()) if equal]
+    if not pairs or (rehearsal.end and len(found.equal) < verify):
+        lacking = "single earlier code does the same" if policy.codes else f"call of {step} is kept under another code"
+        return Audit(equal=found.equal, stopped=rehearsal.end or f"no {lacking}")
+
+    def change(record: Record) -> list[Event]:
+        record.adopted = [*(each for each in record.adopted if each not in pairs), *pairs]
+        return [StepAdopted(step=s, before=b, after=a, compared=len(found.equal)) for s, b, a in pairs]
+
+    records.change(store, run_id, change)
+    return found
+
+
+def command_of(store: Store, run_id: str) -> list[str]:
+    """The script and its arguments that opened a run last, as said to Python. UsageError if that is not known."""
+    script = records.read(store, run_id).script
+    if not script:
+        raise UsageError(f"run {run_id}: it is not known which script it belongs to; name it, with its arguments")
+    return script
+
+
+class _Comparing(StepPolicy):
+    """Compares what steps of one run do with what is kept of them.
+
+    `codes` says for each pair of an earlier code and the present one whether all nodes came out equal.
+    """
+
+    def __init__(self, run_id: str, progress: Progress | None) -> None:
+        self.run_id, self._progress = run_id, progress
+        self.equal: list[str] = []
+        self.differing: list[tuple[str, str]] = []
+        self.codes: dict[tuple[str, str], bool] = {}
+
+    def counterparts(self, run: Looking, node: Node) -> list[Node]:
+        """The nodes whose checkpoints a node is compared with: it has to be equal to one of them."""
+        return [node]
+
+    def heard(self, run: Looking, event: StepEvent) -> None:
+        if isinstance(event, StepCompleted):
+            differs = self._compare(run, event)
+        elif isinstance(event, StepNotKept):
+            differs = f"its result cannot be kept any more: {event.reason}"
+        elif isinstance(event, StepFailed):
+            differs = f"it fails: {event.error}"
+        else:
+            return
+        if differs:
+            self.differing.append((event.node, differs))
+        else:
+            self.equal.append(event.node)
+        if self._progress is not None:
+            self._progress(event.node, differs)
+
+    def _compare(self, run: Looking, event: StepCompleted) -> str:
+        shelf = run.shared if event.entry.startswith("shared/") else run.shelf
+        node, new = shelf.node(event.step, *event.fingerprint.split(".")), shelf.read(event.entry)
+        assert new is not None
+        reads, came = new.meta.get("reads", {}), outcome(shelf, new)
+        found: list[str] = []
+        for other in self.counterparts(run, node):
+            try:
+                old = run.stored(node).find(other, lambda name: reads.get(name, ABSENT)).entry
+                unlike = "it reads other state than when it was kept"
+                found.append(unlike if old is None else difference(outcome(run.stored(node), old), came))
+            except (CodecError, StoreError) as error:
+                found.append(f"it cannot be compared: {error}")
+            pair = code_of(other.code), code_of(node.code)
+            self.codes[pair] = self.codes.get(pair, True) and not found[-1]
+        return "" if "" in found else found[0]
+
+
+class _Auditing(_Comparing):
+    """Runs a share of the nodes that are kept."""
+
+    def __init__(self, run_id: str, progress: Progress | None, sample: float) -> None:
+        super().__init__(run_id, progress)
+        self._sample = sample
+
+    def wants_fresh(self, run: Looking, node: Node, *, once: bool) -> bool:
+        drawn = int.from_bytes(blake3(node.key.encode()).digest(length=4), "big") / 2**32  # the same whenever asked
+        return drawn < self._sample and node.key not in run.passed and self.lets_run(run, node, once=once)
+
+    def lets_run(self, run: Looking, node: Node, *, once: bool) -> bool:
+        try:
+            return not once and run.stored(node).find(node, partial(digest_of, run)).entry is not None
+        except StoreError:  # the call's own look-up tells of the damage
+            return False
+
+
+class _Adopting(_Comparing):
+    """Runs calls of one step that are kept under earlier codes."""
+
+    def __init__(self, run_id: str, progress: Progress | None, step: str, verify: int) -> None:
+        super().__init__(run_id, progress)
+        self._step, self._verify = step, verify
+
+    def wants_fresh(self, run: Looking, node: Node, *, once: bool) -> bool:
+        """What was performed once does not run again; whether it is to be adopted is asked all the same."""
+        if not once or node.step != self._step:
+            return False
+        return run.stored(node).find(node, partial(digest_of, run)).entry is None and bool(self.counterparts(run, node))
+
+    def lets_run(self, run: Looking, node: Node, *, once: bool) -> bool:
+        earlier = self.counterparts(run, node) if node.step == self._step else []
+        if not earlier:
+            return False
+        if node.owner == "shared":
+            enough(f"step {node.step} keeps results for all runs: what one run adopts cannot count for the others")
+        if not self._verify:
+            self.codes[code_of(earlier[0].code), code_of(node.code)] = True
+        self._end()  # also if the script went on though that was enough
+        if once:
+            enough(f"step {node.step} has effect='once': it is not run again to compare; adopt it with --verify 0")
+        return True
+
+    def counterparts(self, run: Looking, node: Node) -> list[Node]:
+        """The same call under earlier codes, the newest first."""
+        alike = [pair for pair in run.stored(node).others(node) if pair[0].arguments == node.arguments]
+        newest = sorted(alike, key=lambda pair: pair[1].time, reverse=True)
+        return list({other.code: other for other, _ in newest}.values())
+
+    def heard(self, run: Looking, event: StepEvent) -> None:
+        super().heard(run, event)
+        self._end()
+
+    def _end(self) -> None:
+        if self.differing or len(self.equal) >= self._verify:
+            enough()

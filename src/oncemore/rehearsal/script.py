@@ -1,0 +1,142 @@
+"""Runs a script in this process as `python script.py` would, as a dry run, and restores the state of the process afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import runpy
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import thread as pools
+from typing import Any, NamedTuple
+
+from .. import current
+from ..dry_run import LOOK, Look, Looking, StepPolicy, Stop, WouldRun
+from ..errors import UsageError
+from ..stores import Store
+
+
+class Rehearsal(NamedTuple):
+    """What came of the dry run of a script.
+
+    `elsewhere` are the steps reused in processes that the script started, with the seconds saved; `stop` is the first step that
+    would have run; `end` says why the script did not come to its end, unless that was enough.
+    """
+
+    runs: list[Looking]
+    elsewhere: list[list[Any]]
+    stop: WouldRun | None
+    end: str | None
+
+    def check(self, run_id: str, script: str, store: Store | None = None) -> None:
+        """UsageError if the script does not open that run (there)."""
+        places = [run.store.url for run in self.runs if run.id == run_id]
+        if not places:
+            runs = ", ".join(sorted({run.id for run in self.runs if run.id})) or "none"
+            why = f" ({self.end})" if self.end else ""
+            raise UsageError(f"{script} does not open the run {run_id}; it opens: {runs}{why}")
+        if store is not None and store.url not in places:
+            raise UsageError(f"{script} opens the run {run_id} in another store: {places[0]}, not {store.url}")
+
+
+def rehearse(script: str, arguments: Sequence[str], policy: StepPolicy) -> Rehearsal:
+    """Run the script, or with "-m" the module that its first argument names, as a dry run."""
+    with tempfile.NamedTemporaryFile(prefix="oncemore-") as notes:
+        look, threads = Look(notes.name, policy, os.getpid()), threading.enumerate()
+        with _printing_aside(), _in_force(look), _as_main(script, arguments) as main:
+            end = _run(main)
+            _wait_for_others_than(threads)
+        stop = next((WouldRun(*fact) for fact in look.noted("would run")), None)
+        over = next(look.noted("enough"), None)
+        if stop is not None:
+            end = str(stop)
+        elif over is not None:
+            end = over[0] or None
+        return Rehearsal(look.runs, list(look.noted("reused")), stop, end)
+
+
+def _run(main: Callable[[], object]) -> str | None:
+    """How the script failed. That it was stopped is known from the notes, whatever it made of that."""
+    try:
+        main()
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as end:
+        return f"the script ended with exit code {end.code}" if end.code else None
+    except BaseException as error:  # in a group, where there are tasks
+        return f"the script failed: {type(error).__name__}: {error}"
+    return None
+
+
+def _wait_for_others_than(known: list[threading.Thread]) -> None:
+    """As Python does at its end: the script's threads may still come to a step. Those of pools wait for work for ever."""
+    for thread in threading.enumerate():
+        if not (thread.daemon or thread in known or thread in pools._threads_queues):
+            thread.join()
+
+
+@contextlib.contextmanager
+def _as_main(script: str, arguments: Sequence[str]) -> Generator[Callable[[], object], None, None]:
+    """What runs the script. Arguments, search path, folder and environment are afterwards what they were."""
+    argv, path, folder, environment = sys.argv, sys.path[:], os.getcwd(), dict(os.environ)
+    os.environ.pop("ONCEMORE_DISABLE", None)
+    try:
+        sys.path.insert(0, folder if script == "-m" else os.path.dirname(os.path.realpath(script)))
+        if script == "-m":
+            name, *arguments = arguments
+            found = _is_module(name)
+        else:
+            name, found = os.path.abspath(script), os.path.isfile(script)
+        if not found:
+            raise UsageError(f"there is no {f'module {name}' if script == '-m' else f'script {script}'} in {folder}")
+        sys.argv = [script, *arguments]
+        run = functools.partial(runpy.run_module, alter_sys=True) if script == "-m" else runpy.run_path
+        yield lambda: run(name, run_name="__main__")
+    finally:
+        sys.argv, sys.path[:] = argv, path
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # nor the package that it would be in
+        return False
+
+
+@contextlib.contextmanager
+def _in_force(look: Look) -> Generator[None, None, None]:
+    """Make it a dry run, in this process and those that it starts."""
+    before, hook = current.rehearsal, threading.excepthook
+
+    def print_failure(failed: threading.ExceptHookArgs) -> None:
+        if not issubclass(failed.exc_type, Stop):  # that is for us, not for the user
+            hook(failed)
+
+    current.rehearsal, threading.excepthook, os.environ[LOOK] = look, print_failure, look.notes
+    current.engage(look)
+    try:
+        yield
+    finally:
+        current.rehearsal, threading.excepthook = before, hook
+        os.environ.pop(LOOK, None)
+
+
+@contextlib.contextmanager
+def _printing_aside() -> Generator[None, None, None]:
+    """What the script and its processes print goes to standard error: standard output is for what is found."""
+    sys.stdout.flush()
+    out = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(out, 1)
+        os.close(out)

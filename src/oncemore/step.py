@@ -1,0 +1,423 @@
+"""`@checkpointed`: a function whose completed calls are not repeated. What a call does is in call.py."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Collection
+from difflib import get_close_matches
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, overload
+
+from . import effects_once
+from .call import Call, Definition
+from .current import engaged, run_here
+from .durations import Duration
+from .errors import NotRecorded, UsageError, trimmed
+from .identity import Fingerprint, Key
+from .modules import came_from, find_module
+from .reasons import Explanation
+from .records import Reference
+from .surroundings.output_patterns import Outputs
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+S = TypeVar("S")
+T = TypeVar("T")
+
+if TYPE_CHECKING:  # A type checker sees a function's attributes and the verbs, whichever wrapt is installed.
+    from typing_extensions import Unpack
+
+    class _Function(Generic[P, R]):
+        __wrapped__: Callable[P, R]
+        __name__: str
+        __qualname__: str
+        __class__: Any
+
+    class _FunctionWrapper:
+        def __init__(self, wrapped: object, wrapper: object) -> None: ...
+        def __get__(self, instance: Any, owner: Any = None) -> Any: ...
+
+    class _BoundFunctionWrapper:
+        _self_parent: Any  # a `Step`, which is a descriptor: with its type, reading it here would bind it
+        _self_owner: Any
+
+    class _ObjectProxy:
+        __wrapped__: Any
+
+        def __init__(self, wrapped: object) -> None: ...
+
+else:
+    from wrapt import BoundFunctionWrapper as _BoundFunctionWrapper
+    from wrapt import FunctionWrapper as _FunctionWrapper
+    from wrapt import ObjectProxy as _ObjectProxy
+
+    _Function = Generic
+
+
+class _Verbs(_Function[P, R]):
+    """What a step can be asked, bound to an instance or not."""
+
+    __slots__ = ()  # a `__dict__` here would hide the function's own
+
+    def _self_parts(self) -> tuple[Step[Any, Any], tuple[Any, ...]]:
+        """The step, and the arguments that binding puts before the caller's."""
+        raise NotImplementedError
+
+    def _self_ask(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Definition, Call]:
+        """Which node a call would be. UsageError outside a scope."""
+        step, first = self._self_parts()
+        definition, args = step._self_definition, (*first, *args)
+        run = definition.home(step._self_reference)
+        if run is None:
+            raise UsageError(f"step {definition.name} has checkpoints only inside `with checkpoint_scope(...)`")
+        call = definition.identify(run, args, kwargs, take=False)
+        if call is None:  # the arguments do not fit, or the code has no identity: one of the two says which
+            definition.identity.bind(*args, **kwargs)
+            definition.identity.look()
+            raise AssertionError("a call without identity whose parts all have one")
+        return definition, call
+
+    @property
+    def __checkpoint_code__(self) -> object:
+        """What counts of this step, besides its function, for steps that call it: options other than the default."""
+        step, _ = self._self_parts()
+        given: dict[str, Any] = step._self_definition.options
+        options = {name: given[name] for name in _COUNTING if (given[name] or None) != (DEFAULTS.get(name) or None)}
+        return options or None
+
+    def is_done(self, /, *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Whether this call would be skipped now."""
+        definition, call = self._self_ask(args, kwargs)
+        return definition.find(call).entry is not None
+
+    def recall(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """The recorded result of this call, without running anything; `NotRecorded` if there is none.
+
+        For a coroutine function it is the awaited value, for a generator function a generator of the items.
+        """
+        definition, call = self._self_ask(args, kwargs)
+        entry, why = definition.find(call)
+        if entry is None:
+            raise NotRecorded(f"run {call.run.id} has no checkpoint of {call.node.id}" + (f" ({why})" if why else ""))
+        return definition.look(call, entry)
+
+    def forget(self, /, *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Remove the checkpoint of this call; whether there was one. With effect="once", that it was performed, too."""
+        definition, call = self._self_ask(args, kwargs)
+        performed = definition.once and effects_once.forget(call.shelf, call.node)
+        return call.shelf.forget(call.node) or performed
+
+    def refresh(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run this call again even if it is recorded, and record the new result."""
+        step, first = self._self_parts()
+        definition, given = step._self_definition, (*first, *args)
+        try:
+            run = definition.home(step._self_reference)
+            if run is None:
+                result: R = definition.plainly(given, kwargs)
+            else:
+                result = definition.call(run, given, kwargs, fresh=True)
+            return result
+        except BaseException as error:
+            error.__traceback__ = trimmed(error.__traceback__)
+            raise error
+
+    def explain(self, /, *args: P.args, **kwargs: P.kwargs) -> Explanation:
+        """Whether this call would be skipped now, or why it would run: what changed since it was recorded."""
+        definition, call = self._self_ask(args, kwargs)
+        entry, why = definition.find(call)
+        if entry is None:
+            return Explanation(definition.name, call.node.id, False, why) if why else definition.compare(call)
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time))
+        said = f"reused: kept on {when}, took {entry.seconds:.1f} s"
+        return Explanation(definition.name, call.node.id, True, said)
+
+    def fingerprint(self, /, *args: P.args, **kwargs: P.kwargs) -> Fingerprint:
+        """What this call's checkpoint depends on: named parts with digests."""
+        step, first = self._self_parts()
+        identity, given = step._self_definition.identity, (*first, *args)
+        arguments = identity.identify(identity.bind(*given, **kwargs), given, kwargs)
+        now = identity.look()
+        return Fingerprint(arguments.digest + now.digest, {**arguments.parts, **now.parts, **now.data_parts})
+
+    def __repr__(self) -> str:
+        step, _ = self._self_parts()
+        function = step._self_function
+        qualname = getattr(function, "__qualname__", None)  # a partial has none
+        return f"<step {step._self_definition.name if qualname is None else f'{function.__module__}.{qualname}'}>"
+
+
+class Step(_Verbs[P, R], _FunctionWrapper):
+    """A function decorated with `@checkpointed`. It is called, inspected and typed like the function itself."""
+
+    # Attributes that begin with `_self_` are the step's own, all others are the function's: that is wrapt's rule.
+    # None is annotated in the body of the class: that would hide the function's `__annotations__`.
+
+    def __init__(self, wrapped: Callable[P, R], options: dict[str, Any], reference: Reference | None = None) -> None:
+        super().__init__(wrapped, _not_used)
+        function: Any = wrapped.__func__ if isinstance(wrapped, (classmethod, staticmethod)) else wrapped
+        self._self_function: Callable[P, R] = function
+        self._self_definition = Definition(function, options)
+        self._self_reference = reference  # the run that a step which was pickled in a scope belongs to
+        self._self_scoped = reference is None and not self._self_definition.share  # recorded only inside a scope
+
+    __class__ = property(lambda self: Step)  # wrapt says "function", and cloudpickle would carry the bare function
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._self_scoped and not engaged:  # no scope is open anywhere in the process
+            return self._self_function(*args, **kwargs)
+        definition = self._self_definition
+        try:
+            run = definition.home(self._self_reference)
+            result: R = definition.plainly(args, kwargs) if run is None else definition.call(run, args, kwargs)
+            return result
+        except BaseException as error:
+            error.__traceback__ = trimmed(error.__traceback__)
+            raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Step[P, R]: ...
+    @overload
+    def __get__(self: Step[Concatenate[S, Q], T], instance: S, owner: type | None = None) -> BoundStep[Q, T]: ...
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        bound = super().__get__(instance, owner)
+        return self if bound.__wrapped__ is self.__wrapped__ else bound  # as a function that is taken from its class
+
+    def _self_parts(self) -> tuple[Step[Any, Any], tuple[Any, ...]]:
+        return self, ()
+
+    def __copy__(self) -> Step[P, R]:
+        return self  # as copying a function gives the function itself
+
+    def __deepcopy__(self, memo: object) -> Step[P, R]:
+        return self
+
+    def _self_run(self) -> Reference | None:
+        """The run that goes along in a pickle."""
+        run = run_here(sends=True)
+        return self._self_reference if run is None else run.share()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        function, options, reference = self._self_function, self._self_definition.options, self._self_run()
+        if not isinstance(function, FunctionType):  # a partial, a builtin, a callable object: it pickles as it does
+            return _load, (function, options, reference, None)
+        module, name = function.__module__, function.__qualname__
+        if function is self.__wrapped__ and _by_name(module, name) is function:  # a library's, say: it has its own name
+            return _load, (function, options, reference, None)
+        if module != "__main__" and _by_name(module, name) is self:
+            return _load_named, (module, name, reference)
+        kind = None if function is self.__wrapped__ else type(self.__wrapped__)
+        return _load, (_Carried(function), options, reference, kind)
+
+
+class BoundStep(_Verbs[P, R], _BoundFunctionWrapper):
+    """A step taken from an instance, or a classmethod or staticmethod taken from its class."""
+
+    __class__ = property(lambda self: BoundStep)
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        step, first = self._self_parts()
+        result: R = step(*first, *args, **kwargs)
+        return result
+
+    def _self_parts(self) -> tuple[Step[Any, Any], tuple[Any, ...]]:
+        step: Any = self._self_parent
+        bound: Any = self.__wrapped__
+        return step, () if isinstance(step.__wrapped__, staticmethod) else (bound.__self__,)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        step, first = self._self_parts()
+        return _load_bound, (first[0] if first else self._self_owner, self.__name__, step._self_run())
+
+
+if not TYPE_CHECKING:
+    Step.__bound_function_wrapper__ = BoundStep
+
+
+def _not_used(wrapped: object, instance: object, args: object, kwargs: object) -> object:
+    """wrapt asks for a wrapper function; `Step.__call__` takes its place."""
+    raise NotImplementedError
+
+
+# -- steps in pickles
+
+
+class _Carried(_ObjectProxy):
+    """A step's own function inside the step's pickle: pickle asks for a name, cloudpickle takes the code along.
+
+    By its name pickle would find the step, not the function. cloudpickle, whichever copy of it (joblib and others have
+    their own), takes what claims to be a function for one, so that it arrives where the script cannot be imported.
+    """
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        module, name = self.__wrapped__.__module__, self.__wrapped__.__qualname__
+        if not isinstance(_by_name(module, name), Step):
+            raise UsageError(f"step {name} can only be pickled by cloudpickle: no module has it by name")
+        return _load_function, (module, name)
+
+
+def _by_name(module: str, name: str) -> Any:
+    try:
+        found: Any = functools.reduce(lambda found, word: vars(found)[word], name.split("."), find_module(module))
+    except (KeyError, TypeError, ImportError):
+        return None
+    return found.__func__ if type(found) in (classmethod, staticmethod) else found
+
+
+def _load_function(module: str, name: str) -> Any:
+    return _by_name(module, name)._self_function
+
+
+def _load_named(module: str, name: str, reference: Reference | None) -> Any:
+    return _sent(_by_name(module, name), reference)
+
+
+def _load_bound(owner: Any, name: str, reference: Reference | None) -> Any:
+    found = getattr(owner, name)
+    if reference is None:
+        return found
+    return _sent(found._self_parent, reference).__get__(found._self_instance, found._self_owner)
+
+
+def _load(function: Any, options: dict[str, Any], reference: Reference | None, kind: Any) -> Any:
+    if isinstance(function, FunctionType):
+        came_from(function.__globals__)
+        found = _by_name(function.__module__, function.__qualname__)
+        if isinstance(found, Step) and found._self_function is function:
+            return _sent(found, reference)
+    return Step(function if kind is None else kind(function), options, reference)
+
+
+def _sent(step: Step[P, R], reference: Reference | None) -> Step[P, R]:
+    """The step as it arrives: one that belongs to the run it was sent from, if it was sent from one."""
+    return step if reference is None else Step(step.__wrapped__, step._self_definition.options, reference)
+
+
+# -- the decorators
+
+
+class Decorator(Protocol):
+    """What makes a step of a function."""
+
+    def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...
+
+
+class Options(TypedDict, total=False):
+    """The options of `memoized`. What each means is said by `checkpointed`."""
+
+    name: str | None
+    version: str | None
+    ignore: Collection[str]
+    key: Key | None
+    code: Literal["deep", "own", "version"]
+    expires: Duration | None
+    every_call: bool
+    inputs: Collection[str] | Literal["observed"]
+    mutates: bool
+    outputs: Outputs
+    outputs_keep: bool
+    capture_output: bool
+    effect: Literal["once"] | None
+    redact: Collection[str]
+
+
+class StepOptions(Options, total=False):
+    """The options of `checkpointed`."""
+
+    share: bool
+
+
+DEFAULTS: StepOptions = {
+    "name": None,
+    "version": None,
+    "ignore": (),
+    "key": None,
+    "code": "deep",
+    "share": False,
+    "expires": None,
+    "every_call": False,
+    "inputs": (),
+    "mutates": True,
+    "outputs": (),
+    "outputs_keep": True,
+    "capture_output": False,
+    "effect": None,
+    "redact": (),
+}
+
+
+# Those that change what callers get: when an earlier result counts, and what it brings back.
+_COUNTING = ("version", "ignore", "key", "code", "expires", "every_call", "inputs", "mutates", "outputs", "effect")
+
+
+@overload
+def checkpointed(function: Callable[P, R], /) -> Step[P, R]: ...
+@overload
+def checkpointed(**options: Unpack[StepOptions]) -> Decorator: ...
+def checkpointed(function: Callable[..., Any] | None = None, /, **options: Unpack[StepOptions]) -> Any:
+    """Record what the function returns, so that a run that is started again skips the call.
+
+    Inside `with checkpoint_scope(...)` a completed call is recorded; the same call (same arguments, same code) in a later
+    scope of the same run is not made again. Outside a scope the function just runs. Works on functions, coroutine
+    functions, generator functions, methods, classmethods, staticmethods, lambdas and partials.
+
+    name        the step's name in the run; default: the function's qualified name
+    version     a word that counts as part of the identity
+    ignore      parameters that do not count (clients, loggers, progress bars)
+    key         how arguments are identified: a mapping from parameter to function, or one function of all arguments
+    code        what code counts: "deep" (default) the function and all project code it reaches, "own" the function alone,
+                "version" only `version`
+    share       any run may reuse the result; works outside a scope, too, on the default store
+    expires     results older than this ("1d", "2h", seconds) do not count
+    every_call  the n-th identical call in a run has a checkpoint of its own
+    inputs      parameters that are paths, or contain paths, of files whose content counts; or "observed": the content of
+                every file counts that Python code opens for reading while the function runs, or that an argument names
+    effect      "once": a call that was performed is never performed again in silence, whatever was edited; if the process
+                dies while the function runs, the next run stops and asks (`UnknownOutcome`)
+    outputs     the files that it writes: patterns like "{folder}/*.csv" over its parameters, or a function of them; they
+                are kept and put back
+    outputs_keep  False: only their digests are kept; a missing or changed file makes the function run again
+    capture_output  what it prints, logs and warns about is shown again when it is skipped
+    redact      parameters whose values are never shown, only their digests; those with names like `api_key` never are
+    mutates     False: the function never changes its arguments in place, so they need not be compared before and after
+
+    >>> from oncemore import checkpointed
+    >>> @checkpointed(ignore=["client"], version="2")
+    ... def label(row, *, client=None):
+    ...     return row.upper()
+    >>> label("a")
+    'A'
+    """
+    for name in options:
+        if name not in DEFAULTS:
+            close = get_close_matches(name, DEFAULTS, 1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise TypeError(f"A step has no option {name!r}.{hint} The options are {', '.join(DEFAULTS)}.")
+
+    def decorate(function: Any, /) -> Any:
+        if isinstance(function, type) or not (callable(function) or isinstance(function, (classmethod, staticmethod))):
+            raise UsageError(f"@checkpointed is for functions, not for {function!r}")
+        target: Any = function
+        return Step(target, {**DEFAULTS, **options})
+
+    return decorate if function is None else decorate(function)
+
+
+@overload
+def memoized(function: Callable[P, R], /) -> Step[P, R]: ...
+@overload
+def memoized(**options: Unpack[Options]) -> Decorator: ...
+def memoized(function: Callable[..., Any] | None = None, /, **options: Unpack[Options]) -> Any:
+    """`checkpointed(share=True)`: any run may reuse the result, and calls outside a scope are recorded, too.
+
+    >>> from oncemore import memoized
+    >>> @memoized(expires="1d")
+    ... def rate(currency):
+    ...     return len(currency)
+    >>> rate("EUR"), rate("EUR")
+    (3, 3)
+    """
+    decorate = checkpointed(share=True, **options)
+    return decorate if function is None else decorate(function)
