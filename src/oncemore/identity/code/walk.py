@@ -242,11 +242,11 @@ class Walk:
 
     def foreigner(self, kind: str, named: Any) -> bytes:
         """Code that is not the project's: its name counts."""
-        module, name = descriptions.names_of(dynamic_imports)
+        module, name = descriptions.names_of(named)
         self.foreign.add(module.partition(".")[0])
         self._meet(module, name)
-        if isinstance(dynamic_imports, type) and module != "builtins":
-            self._library_classes[id(dynamic_imports)] = dynamic_imports
+        if isinstance(named, type) and module != "builtins":
+            self._library_classes[id(named)] = named
         return hashed("foreign", kind, module, name, descriptions.binary_of(module))
 
     def _meet(self, module: str, name: str) -> None:

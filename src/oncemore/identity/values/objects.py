@@ -11,6 +11,7 @@ from typing import Any
 from ...errors import FingerprintError, UsageError
 from ...modules import is_project_module, module_of, of_class
 from . import arrays, builtin_types, tables
+from . import opaque as opaque  # it adds to the kinds
 from .builtin_types import Describe, Parts, attributes, home, layout_of, name_of, refuse
 from .inert import category
 
