@@ -31,6 +31,7 @@ from .runs import Run
 from .shelf import Lookup, Shelf
 from .stores import Bytes
 from .surroundings import Moment, Scene, careful, depend, digest_of, inputs, obstacles, repeated, restore
+from .surroundings.globals import take_shared
 from .surroundings.patterns import check_outputs
 from .surroundings.unseeded import Opening, Unseeded
 
@@ -280,6 +281,7 @@ class Definition:
             leave()
             current.leave(here)
         took = time.perf_counter() - started
+        scene.moment.value = value
         try:
             effects = scene.effects()
         except (CodecError, StoreError) as error:
@@ -392,6 +394,7 @@ class Definition:
     def reuse(self, call: Call, found: Found) -> Any:
         """Skip the step: leave the world as if it had run."""
         assert found.entry is not None
+        value = found.value
         again = found.moment is not None and self.repeated(call, found.entry)
         call.run.count_reuse(self.name, call.node.key, found.entry.seconds)
         if found.entry.key == call.node.intent:
@@ -409,10 +412,13 @@ class Definition:
                     call.run.concurrent.ended = max(call.run.concurrent.ended, found.entry.meta.get("ended", 0))
                     restore(found.moment, found.effects, repeated=again or ())
                     self._changed(call, found.effects)
+                    returned = found.effects.get("globals", {}).get("returned")
+                    if returned is not None:
+                        value = take_shared(found.moment, returned, found.entry.meta.get("main", ""), value)
             finally:
                 member.leave()
             call.run.applied.add(found.entry.key)
-        return found.value
+        return value
 
     def reused_files(self, call: Call, entry: Decoded) -> None:
         """See `inputs.reused`."""

@@ -325,3 +325,56 @@ def test_what_a_step_of_a_map_returns_of_shared_data_is_that_data_when_it_is_ski
             assert all(found is results for found in run.map(the_list, range(3), concurrency=2))
             [found] = run.map(its_own, [7], concurrency=2)
         assert (found is groups["7"], found, run.ran) == (True, [7], runs)
+
+
+rows: list[dict[str, int]] = []
+models: dict[str, list[int]] = {"old": [1]}
+
+
+@checkpointed
+def returned_late(x: int) -> Any:
+    """The second call ends between what the first one changes and its end: then that belongs to the second."""
+    if x:
+        begun.wait()
+    row = {"x": x}
+    rows.append(row)
+    models[str(x)] = [x]
+    if not x:
+        begun.set()
+        go_on.wait()
+    return row, models[str(x)], models["old"]
+
+
+def test_it_is_that_data_also_if_the_change_was_recorded_with_another_step() -> None:
+    for runs in ({"returned_late": 2}, {}):
+        begin()
+        rows.clear()
+        models.clear()
+        models["old"] = [1]
+        with checkpoint_scope("late", store="store") as run:
+            threading.Timer(0.5, go_on.set).start()
+            found = run.map(returned_late, [0, 1], concurrency=2)
+        assert run.ran == runs
+        assert sorted(rows, key=lambda row: row["x"]) == [{"x": 0}, {"x": 1}]
+        for x, (row, model, old) in enumerate(found):
+            assert any(row is each for each in rows)
+            assert (model is models[str(x)], old is models["old"]) == (True, True)
+
+
+@checkpointed
+def put(row: dict[str, int]) -> None:
+    rows.append(row)
+
+
+def test_it_is_the_same_element_also_if_an_earlier_step_adds_an_equal_one_now() -> None:
+    for before in ([], [{"x": 7}], [{"x": 1}]):
+        begin()
+        rows.clear()
+        models.clear()
+        models["old"] = [1]
+        begun.set()
+        with checkpoint_scope("equal rows", store="store") as run:
+            run.map(put, before, concurrency=2)
+            [(row, model, _)] = run.map(returned_late, [1], concurrency=2)
+        assert (row, row is rows[-1], model is models["1"]) == ({"x": 1}, True, True)
+        assert run.ran["returned_late"] == (not before)

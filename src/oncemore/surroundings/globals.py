@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
+from ..codec import dumps, loads
 from ..errors import CodecError
 from ..fingerprint.classes import is_foreign_made
 from ..fingerprint.data import ABSENT, Datum, Slot, in_class, in_mapping
+from ..fingerprint.values import Digests
 from . import SKIP, Moment, Surrounding
-from .objects import Note, Roots, walk_from
-from .ways import DELTAS, Several, are_numbers
+from .objects import Note, Path, Roots, at_path, paths_from, walk_from
+from .ways import ATOMS, DELTAS, Several, are_numbers
 
 
 class _Watched(NamedTuple):
@@ -35,8 +37,11 @@ class _Noted(NamedTuple):
     names: dict[str, dict[str, Any]]
 
 
-# "changed", "bound" and "added" by name, and the names that are "unbound"; "names" that are bound or `ABSENT` by namespace
+# "changed", "bound" and "added" by name, and the names that are "unbound"; "names" that are bound or `ABSENT` by namespace;
+# "returned" is what the step returned, pickled, see `_returned`
 Effect = dict[str, Any]
+_Shared = tuple[int, str, Path, bytes]  # place in what was returned, name of the data, the way from there, content
+_BY_NAME = ("changed", "bound", "added", "unbound")
 
 
 class Globals(Surrounding):
@@ -73,10 +78,12 @@ class Globals(Surrounding):
             group.notes.update({name: _Watched(note[name].datum, after) for name, after in now.items()})
             earlier, group.pending = group.pending, []
             member.ended = moment.run.concurrent.stamp()
-            return functools.reduce(_joined, [*earlier, found or {}]) or None
+            effect = functools.reduce(_joined, [*earlier, found or {}])
+            returned = _returned(moment.value, now)
+            return (effect if returned is None else {**effect, "returned": returned}) or None
 
     def verify(self, moment: Moment, effect: dict[str, Any] | None) -> str | None:
-        names = {name for part, found in (effect or {}).items() if part != "names" for name in found}
+        names = {name for part in _BY_NAME for name in (effect or {}).get(part, ())}
         gone = sorted(names - moment.data.keys() | ((effect or {}).get("names", {}).keys() - moment.spaces.keys()))
         if gone:
             return f"{gone[0]}, which it changed, is not there"
@@ -172,6 +179,56 @@ def _joined(first: Effect, second: Effect) -> Effect:
         "unbound": [*first.get("unbound", ()), *second.get("unbound", ())],
     }
     return {part: found for part, found in effect.items() if found}
+
+
+def _returned(value: Any, data: Mapping[str, Note]) -> bytes | None:
+    """What a step beside others returned, where some of it is shared data: that is named by the way to it, and by its content.
+
+    Which step such an object was recorded with depends on timing. So the step that returns it takes it from the data again.
+    """
+    wanted = {} if type(value) in ATOMS else {id(obj): i for i, obj in walk_from(value).once()}
+    ways: dict[int, tuple[str, Path]] = {}
+    for name, note in data.items():
+        if not wanted.keys().isdisjoint(map(id, note.walk.found)):
+            found = paths_from(note.value)
+            ways.update((at, (name, found[at])) for at in wanted.keys() & found.keys() - ways.keys())
+    digests = Digests()
+
+    def name_of(obj: Any) -> _Shared | None:
+        if id(obj) not in ways:
+            return None
+        name, path = ways[id(obj)]
+        content = digests.get(obj) if path else b""
+        return None if content is None else (wanted[id(obj)], name, path, content)
+
+    try:
+        return dumps(value, name_of) if ways else None
+    except CodecError:
+        return None  # the checkpoint has a copy, or cannot be written either
+
+
+def take_shared(moment: Moment, returned: bytes, main: str, copy: Any) -> Any:
+    """What a step beside others returned, when its changes have been made again.
+
+    The objects of the `copy` that these changes put into the data are there; others are looked for where they were. If they
+    are not there, it is the copy.
+    """
+    copied = walk_from(copy).found
+
+    def find(shared: _Shared) -> Any:
+        i, name, path, content = shared
+        root = moment.data[name].now
+        if any(copied[i] is obj for obj in walk_from(root, moment.data[name].opaque).found):
+            return copied[i]
+        found = at_path(root, path)
+        if path and Digests().get(found) != content:
+            raise LookupError(name)
+        return found
+
+    try:
+        return loads(returned, main, find)
+    except LookupError:
+        return copy
 
 
 def _slot(moment: Moment, name: str) -> Slot:

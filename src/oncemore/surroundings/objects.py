@@ -398,6 +398,14 @@ def paths_from(root: Any) -> dict[int, Path]:
     return found
 
 
+def at_path(obj: Any, path: Path) -> Any:
+    """What a way leads to from a root. LookupError if it leads nowhere."""
+    for word, name, _ in path:
+        known = {(other, key): child for other, key, child in inside(obj)}
+        obj = known[word, name]
+    return obj
+
+
 def _leads(obj: Any, path: Path) -> bool:
     for word, name, kind in path:
         known = {(word, name): child for word, name, child in inside(obj)}
