@@ -6,6 +6,7 @@ does it at once or awaits it. Steps that yield share all of it but the part in t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 from . import current, generators, intents, joining
 from .beside import Member
 from .blobs import keeping
-from .codec import Decoded
+from .codec import Decoded, loads
 from .current import current_run, run_here
 from .durations import seconds
 from .errors import CodecError, FingerprintError, IntegrityError, OutputMissing, StoreError, UsageError, log, warn
@@ -31,7 +32,7 @@ from .runs import Run
 from .shelf import Lookup, Shelf
 from .stores import Bytes
 from .surroundings import Moment, Scene, careful, depend, digest_of, inputs, obstacles, repeated, restore
-from .surroundings.globals import take_shared
+from .surroundings.globals import InOrder
 from .surroundings.patterns import check_outputs
 from .surroundings.unseeded import Opening, Unseeded
 
@@ -410,15 +411,23 @@ class Definition:
                 found.moment.member = member
                 with member.group.lock:
                     call.run.concurrent.ended = max(call.run.concurrent.ended, found.entry.meta.get("ended", 0))
-                    restore(found.moment, found.effects, repeated=again or ())
-                    self._changed(call, found.effects)
-                    returned = found.effects.get("globals", {}).get("returned")
-                    if returned is not None:
-                        value = take_shared(found.moment, returned, found.entry.meta.get("main", ""), value)
+                    value, effects = self._in_order(call, found)
+                    restore(found.moment, effects, repeated=again or ())
+                    self._changed(call, effects)
             finally:
                 member.leave()
             call.run.applied.add(found.entry.key)
         return value
+
+    def _in_order(self, call: Call, found: Found) -> tuple[Any, Mapping[str, Any]]:
+        """What the step returned and did, now that those that ended before it have been skipped; see `InOrder`."""
+        assert found.entry is not None and found.moment is not None
+        in_order = found.effects.get("globals", {}).get("in order")
+        if in_order is not None:
+            with keeping(call.run.store), contextlib.suppress(LookupError):  # then the data holds something else now
+                value, effects = loads(in_order, found.entry.meta.get("main", ""), found.moment.roots.find)
+                return value, effects
+        return found.value, found.effects
 
     def reused_files(self, call: Call, entry: Decoded) -> None:
         """See `inputs.reused`."""
@@ -587,6 +596,9 @@ class Definition:
             "arguments": {name: part.digest for name, part in facts.arguments.items()},
             "shown": shown,
         }
+        if moment.roots.routes:
+            in_order = InOrder(value, effects, moment.roots.name_in_order)
+            effects["globals"] = {**effects.get("globals", {}), "in order": in_order}
         if facts.reads:
             meta["data"] = {name: part.digest for name, part in facts.reads.items()}
         if moment.reads:

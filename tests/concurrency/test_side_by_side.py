@@ -328,7 +328,7 @@ def test_what_a_step_of_a_map_returns_of_shared_data_is_that_data_when_it_is_ski
 
 
 rows: list[dict[str, int]] = []
-models: dict[str, list[int]] = {"old": [1]}
+models: dict[str, Any] = {"old": [1]}
 
 
 @checkpointed
@@ -342,6 +342,7 @@ def returned_late(x: int) -> Any:
     if not x:
         begun.set()
         go_on.wait()
+    models[f"row {x}"] = row
     return row, models[str(x)], models["old"]
 
 
@@ -357,7 +358,7 @@ def test_it_is_that_data_also_if_the_change_was_recorded_with_another_step() -> 
         assert run.ran == runs
         assert sorted(rows, key=lambda row: row["x"]) == [{"x": 0}, {"x": 1}]
         for x, (row, model, old) in enumerate(found):
-            assert any(row is each for each in rows)
+            assert any(row is each for each in rows) and row is models[f"row {x}"]
             assert (model is models[str(x)], old is models["old"]) == (True, True)
 
 

@@ -13,14 +13,13 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from ..codec import dumps, loads
+from ..codec import Naming, dumps
 from ..errors import CodecError
 from ..fingerprint.classes import is_foreign_made
 from ..fingerprint.data import ABSENT, Datum, Slot, in_class, in_mapping
-from ..fingerprint.values import Digests
 from . import SKIP, Moment, Surrounding
-from .objects import Note, Path, Roots, at_path, paths_from, walk_from
-from .ways import ATOMS, DELTAS, Several, are_numbers
+from .objects import Note, Roots, routes_to, walk_from
+from .ways import DELTAS, Several, are_numbers
 
 
 class _Watched(NamedTuple):
@@ -38,9 +37,8 @@ class _Noted(NamedTuple):
 
 
 # "changed", "bound" and "added" by name, and the names that are "unbound"; "names" that are bound or `ABSENT` by namespace;
-# "returned" is what the step returned, pickled, see `_returned`
+# "in order" is all that the step did, see `InOrder`
 Effect = dict[str, Any]
-_Shared = tuple[int, str, Path, bytes]  # place in what was returned, name of the data, the way from there, content
 _BY_NAME = ("changed", "bound", "added", "unbound")
 
 
@@ -74,13 +72,14 @@ class Globals(Surrounding):
         group, moment.roots.beside = member.group, True
         with group.lock:
             now = {name: _note(datum) for name, (datum, _) in note.items()}
-            found = _changes(moment.roots, {name: group.notes.get(name, each) for name, each in note.items()}, now)
+            watched = {name: group.notes.get(name, each) for name, each in note.items()}
+            found, then = _changes(moment.roots, watched, now), {name: each.note for name, each in watched.items()}
             group.notes.update({name: _Watched(note[name].datum, after) for name, after in now.items()})
             earlier, group.pending = group.pending, []
             member.ended = moment.run.concurrent.stamp()
             effect = functools.reduce(_joined, [*earlier, found or {}])
-            returned = _returned(moment.value, now)
-            return (effect if returned is None else {**effect, "returned": returned}) or None
+            moment.roots.routes = routes_to((moment.value, effect), then, moment.roots.recorded)
+            return effect or None
 
     def verify(self, moment: Moment, effect: dict[str, Any] | None) -> str | None:
         names = {name for part in _BY_NAME for name in (effect or {}).get(part, ())}
@@ -181,54 +180,18 @@ def _joined(first: Effect, second: Effect) -> Effect:
     return {part: found for part, found in effect.items() if found}
 
 
-def _returned(value: Any, data: Mapping[str, Note]) -> bytes | None:
-    """What a step beside others returned, where some of it is shared data: that is named by the way to it, and by its content.
+class InOrder:
+    """What a step beside others returned and did, with names for what was in the data before.
 
-    Which step such an object was recorded with depends on timing. So the step that returns it takes it from the data again.
+    Steps are looked up before those that ended earlier have made their changes again. Which step an object was recorded with
+    depends on timing: what is one object in the changes of several steps is so only if each takes it from the data in turn.
     """
-    wanted = {} if type(value) in ATOMS else {id(obj): i for i, obj in walk_from(value).once()}
-    ways: dict[int, tuple[str, Path]] = {}
-    for name, note in data.items():
-        if not wanted.keys().isdisjoint(map(id, note.walk.found)):
-            found = paths_from(note.value)
-            ways.update((at, (name, found[at])) for at in wanted.keys() & found.keys() - ways.keys())
-    digests = Digests()
 
-    def name_of(obj: Any) -> _Shared | None:
-        if id(obj) not in ways:
-            return None
-        name, path = ways[id(obj)]
-        content = digests.get(obj) if path else b""
-        return None if content is None else (wanted[id(obj)], name, path, content)
+    def __init__(self, value: Any, effects: Mapping[str, Any], name: Naming) -> None:
+        self._things, self._name = (value, dict(effects)), name
 
-    try:
-        return dumps(value, name_of) if ways else None
-    except CodecError:
-        return None  # the checkpoint has a copy, or cannot be written either
-
-
-def take_shared(moment: Moment, returned: bytes, main: str, copy: Any) -> Any:
-    """What a step beside others returned, when its changes have been made again.
-
-    The objects of the `copy` that these changes put into the data are there; others are looked for where they were. If they
-    are not there, it is the copy.
-    """
-    copied = walk_from(copy).found
-
-    def find(shared: _Shared) -> Any:
-        i, name, path, content = shared
-        root = moment.data[name].now
-        if any(copied[i] is obj for obj in walk_from(root, moment.data[name].opaque).found):
-            return copied[i]
-        found = at_path(root, path)
-        if path and Digests().get(found) != content:
-            raise LookupError(name)
-        return found
-
-    try:
-        return loads(returned, main, find)
-    except LookupError:
-        return copy
+    def __reduce__(self) -> Any:
+        return bytes, (dumps(self._things, self._name),)
 
 
 def _slot(moment: Moment, name: str) -> Slot:

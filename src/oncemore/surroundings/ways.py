@@ -10,7 +10,7 @@ import random
 import sys
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import partial
 from operator import eq, is_
@@ -520,6 +520,18 @@ def inside(obj: Any) -> Iterable[tuple[str, Any, Any]]:
         return [("attribute", name, value) for name, value in _attributes(obj).items()]
     what = role(type(obj))
     return () if what is None else (("place", i, child) for i, child in enumerate(what.children(obj)))
+
+
+def noted_inside(held: Mapping[int, Any], obj: Any) -> Iterable[tuple[str, Any, Any]]:
+    """What was in an object when it was noted; `held` is what objects held then, by their ids."""
+    then = held.get(id(obj))
+    if isinstance(obj, dict) and type(then) is dict:
+        return [("key", key, value) for key, value in then.items() if _fixed_through(key)]
+    if type(obj) is list and type(then) is list:
+        return [("place", i, child) for i, child in enumerate(then)]
+    if way(type(obj)) is _PLAIN and type(then) is tuple:
+        return [("attribute", name, value) for name, value in then[0].items()]
+    return inside(obj)
 
 
 _PLAIN = Way(
