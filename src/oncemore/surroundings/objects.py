@@ -318,7 +318,7 @@ class Roots:
                     assign(self.find((kind, name, place)), content)
                 else:
                     assign(_follow(self._lookup(kind, name), place), content)
-            except (IndexError, TypeError, KeyError) as error:
+            except (LookupError, TypeError) as error:
                 raise CodecError(f"{_said(kind, name)} is made of other objects than when it was kept") from error
 
     def contents(self, kind: str, name: str) -> dict[int, Any]:

@@ -18,6 +18,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, Sim
 from typing import Any, NamedTuple, TypeAlias
 
 from ..file import File, FileChange
+from ..fingerprint import iterators
 from ..fingerprint.held import is_mock, memory_of
 from ..fingerprint.inert import category, once_per_type
 from ..fingerprint.kinds import ATTRS_HASH, counter_at, is_refused, layout_of
@@ -259,6 +260,8 @@ def through(kind: type) -> Callable[[Any], Iterable[Any]] | None:
         return lambda obj: (obj.__self__,)
     if kind is partial:
         return lambda obj: (obj.func, obj.args, obj.keywords)
+    if kind in iterators.THROUGH:
+        return iterators.sources
     shared = loaded("multiprocessing.sharedctypes")
     if shared is not None and issubclass(kind, shared.SynchronizedBase):
         return lambda obj: (obj.get_obj(),)
@@ -462,6 +465,10 @@ _WAYS: dict[type, Way] = {
     ),
     array.array: Way(_nothing, lambda obj: obj[:], _assign_numbers, heavy=True),
     itertools.count: Way(_nothing, counter_at, _advance, same_as=eq, possible=lambda obj: counter_at(obj) is not None),
+    **dict.fromkeys(
+        iterators.LEAVES | iterators.MADE_OF,
+        Way(_nothing, iterators.place, iterators.go_on, same_as=eq, possible=iterators.can_go_on),
+    ),
 }
 
 
