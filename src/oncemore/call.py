@@ -107,13 +107,18 @@ class Found(NamedTuple):
 
 
 _NOTHING = Found()
+PARTED = "what it changed was recorded with a step that ran at the same time and is not skipped"
 
 
 class Ahead(NamedTuple):
-    """A call that can be skipped: `ended` says when it ran, beside others, and `reuse` skips it and gives its value."""
+    """A call that can be skipped: `ended` says when it ran, beside others, and `reuse` skips it and gives its value.
+
+    `whole`: whether all of its changes can be made, now that those that ended before it have been skipped. If not, it runs.
+    """
 
     ended: int
     reuse: Callable[[], Any]
+    whole: Callable[[], bool]
 
 
 class Definition:
@@ -199,7 +204,16 @@ class Definition:
         if call is None or found.entry is None:
             return None
         ended = 0 if found.moment is None else found.entry.meta.get("ended", 0)
-        return Ahead(ended, functools.partial(self.reuse, call, found))
+        return Ahead(ended, functools.partial(self.reuse, call, found), functools.partial(self._is_whole, call, found))
+
+    def _is_whole(self, call: Call, found: Found) -> bool:
+        assert found.entry is not None
+        concurrent = call.run.concurrent
+        if self.once or found.moment is None or concurrent.made.issuperset(found.entry.meta.get("needs", ())):
+            return True
+        concurrent.parted.add(call.node.key)
+        self.give_back(call)
+        return False
 
     def may_skip(self, run: Run) -> bool:
         """Whether anything can be kept of its calls."""
@@ -299,8 +313,11 @@ class Definition:
         kept.hold, kept.seen, kept.damaged = lease.hold, lease.entry, call.damaged
         if beside:
             kept.meta["beside"] = True
-        if member.overlapped and effects:
+        if member.needs:
+            kept.meta["needs"] = member.needs
+        if member.overlapped and (effects or member.needs):
             kept.meta["ended"] = member.ended or run.concurrent.stamp()
+        run.concurrent.parted.discard(node.key)
         yield Blocking(functools.partial(run.record, node, kept, reason=why, seconds=took))
         return value
 
@@ -372,6 +389,8 @@ class Definition:
         entry, why = self.find(call, told, again=False)
         if entry is None:
             return Found(why=why)
+        if call.node.key in call.run.concurrent.parted and not self.once:
+            return Found(why=PARTED)
         try:
             if entry.value_only and not careful and not self.options["outputs"]:
                 return Found(entry, entry.load(), why=why)
@@ -410,7 +429,7 @@ class Definition:
             try:
                 found.moment.member = member
                 with member.group.lock:
-                    call.run.concurrent.ended = max(call.run.concurrent.ended, found.entry.meta.get("ended", 0))
+                    call.run.concurrent.skipped(found.entry.meta.get("ended", 0))
                     value, effects = self._in_order(call, found)
                     restore(found.moment, effects, repeated=again or ())
                     self._changed(call, effects)

@@ -8,6 +8,7 @@ import os
 import random
 import sys
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from oncemore import Run, checkpoint_scope, checkpointed
+from oncemore import Run, checkpoint_scope, checkpointed, events
 
 ITEMS = 20
 usage: Counter[str] = Counter()
@@ -379,3 +380,28 @@ def test_it_is_the_same_element_also_if_an_earlier_step_adds_an_equal_one_now() 
             [(row, model, _)] = run.map(returned_late, [1], concurrency=2)
         assert (row, row is rows[-1], model is models["1"]) == ({"x": 1}, True, True)
         assert run.ran["returned_late"] == (not before)
+
+
+@checkpointed
+def count_up(x: int) -> int:
+    """The last call ends first, when all have made their changes: these belong to it."""
+    results.append(x)
+    usage["n"] += x
+    if x < 3:
+        begun.wait()
+    while len(results) < 3:
+        time.sleep(0.001)
+    begun.set()
+    return x
+
+
+def test_a_step_whose_changes_were_recorded_with_another_runs_again_if_that_is_not_skipped() -> None:
+    for items, runs in (([1, 2, 3], 3), ([1, 2, 3], 0), ([3, 2, 1, 4], 1), ([1, 2, 5], 3), ([1, 2, 5], 0)):
+        begin()
+        with checkpoint_scope("parted", store="store") as run:
+            assert run.map(count_up, items, concurrency=3) == items
+        assert (sorted(results), usage["n"], run.ran.total()) == (sorted(items), sum(items), runs)
+    with checkpoint_scope("parted", store="store") as run:
+        pass
+    reasons = {each.reason for each in run.events() if isinstance(each, events.StepCompleted)}
+    assert any("recorded with a step that ran at the same time" in each for each in reasons)

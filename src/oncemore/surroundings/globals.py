@@ -76,8 +76,8 @@ class Globals(Surrounding):
             found, then = _changes(moment.roots, watched, now), {name: each.note for name, each in watched.items()}
             group.notes.update({name: _Watched(note[name].datum, after) for name, after in now.items()})
             earlier, group.pending = group.pending, []
-            member.ended = moment.run.concurrent.stamp()
             effect = functools.reduce(_joined, [*earlier, found or {}])
+            member.end(moment.run.concurrent.stamp(), set(note), {name for part in effect.values() for name in part})
             moment.roots.routes = routes_to((moment.value, effect), then, moment.roots.recorded)
             return effect or None
 
