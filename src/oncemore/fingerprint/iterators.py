@@ -10,13 +10,24 @@ import itertools
 from collections.abc import Iterable, Sized
 from typing import Any
 
-_OVER: tuple[Any, ...] = ([], (), range(0), range(1 << 99), "", "\xe9", b"", bytearray(), {}, {}.values(), {}.items())
+_EITHER: list[Any] = [[], range(0), {}]
+_OVER: list[Any] = [*_EITHER, (), range(1 << 99), "", "\xe9", b"", bytearray(), {}.values(), {}.items()]
 LEAVES: frozenset[type] = frozenset(
-    [type(iter(each)) for each in _OVER] + [type(reversed(each)) for each in ([], range(0), {})] + [reversed]
+    [*(type(iter(each)) for each in _OVER), *(type(reversed(each)) for each in _EITHER), reversed]
 )
 MADE_OF: frozenset[type] = frozenset(
-    [enumerate, itertools.cycle, itertools.chain, itertools.islice, itertools.repeat, itertools.zip_longest]
-    + [itertools.product, itertools.permutations, itertools.combinations, itertools.combinations_with_replacement]
+    [
+        enumerate,
+        itertools.chain,
+        itertools.combinations,
+        itertools.combinations_with_replacement,
+        itertools.cycle,
+        itertools.islice,
+        itertools.permutations,
+        itertools.product,
+        itertools.repeat,
+        itertools.zip_longest,
+    ]
 )
 # These have no place of their own, and may call a function for each item: they are where what they take from is.
 THROUGH: frozenset[type] = frozenset([zip, map, filter, itertools.starmap, itertools.filterfalse, itertools.compress])
