@@ -6,6 +6,7 @@ does it at once or awaits it. Steps that yield share all of it but the part in t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 from . import current, effects_once, generators, joining
 from .blobs import keeping
-from .codec import Decoded
+from .codec import Decoded, loads
 from .current import current_run, run_here
 from .dry_run import called_plainly
 from .durations import seconds
@@ -31,6 +32,7 @@ from .records import Reference
 from .run import Run
 from .stores import Bytes
 from .surroundings import Moment, Scene, careful, depend, digest_of, inputs, obstacles, repeated, restore
+from .surroundings.globals import InOrder
 from .surroundings.output_patterns import check_outputs
 from .surroundings.unseeded import Opening, Unseeded
 
@@ -105,13 +107,18 @@ class Found(NamedTuple):
 
 
 _NOTHING = Found()
+PARTED = "what it changed was recorded with a step that ran at the same time and is not skipped"
 
 
 class Ahead(NamedTuple):
-    """A call that can be skipped: `ended` says when it ran, beside others, and `reuse` skips it and gives its value."""
+    """A call that can be skipped: `ended` says when it ran, beside others, and `reuse` skips it and gives its value.
+
+    `whole`: whether all of its changes can be made, now that those that ended before it have been skipped. If not, it runs.
+    """
 
     ended: int
     reuse: Callable[[], Any]
+    whole: Callable[[], bool]
 
 
 class Definition:
@@ -197,7 +204,16 @@ class Definition:
         if call is None or found.entry is None:
             return None
         ended = 0 if found.moment is None else found.entry.meta.get("ended", 0)
-        return Ahead(ended, functools.partial(self.reuse, call, found))
+        return Ahead(ended, functools.partial(self.reuse, call, found), functools.partial(self._is_whole, call, found))
+
+    def _is_whole(self, call: Call, found: Found) -> bool:
+        assert found.entry is not None
+        concurrent = call.run.concurrent
+        if self.once or found.moment is None or concurrent.made.issuperset(found.entry.meta.get("needs", ())):
+            return True
+        concurrent.parted.add(call.node.key)
+        self.give_back(call)
+        return False
 
     def may_skip(self, run: Run) -> bool:
         """Whether anything can be kept of its calls."""
@@ -280,6 +296,7 @@ class Definition:
             leave()
             current.leave(here)
         took = time.perf_counter() - started
+        scene.moment.value = value
         try:
             effects = scene.effects()
         except (CodecError, StoreError) as error:
@@ -296,8 +313,11 @@ class Definition:
         kept.hold, kept.seen, kept.damaged = lease.hold, lease.entry, call.damaged
         if beside:
             kept.meta["beside"] = True
-        if member.overlapped and effects:
+        if member.needs:
+            kept.meta["needs"] = member.needs
+        if member.overlapped and (effects or member.needs):
             kept.meta["ended"] = member.ended or run.concurrent.stamp()
+        run.concurrent.parted.discard(node.key)
         yield Blocking(functools.partial(run.record, node, kept, reason=why, seconds=took))
         return value
 
@@ -369,6 +389,8 @@ class Definition:
         entry, why = self.find(call, told, again=False)
         if entry is None:
             return Found(why=why)
+        if call.node.key in call.run.concurrent.parted and not self.once:
+            return Found(why=PARTED)
         try:
             if entry.value_only and not careful and not self.options["outputs"]:
                 return Found(entry, entry.load(), why=why)
@@ -392,6 +414,7 @@ class Definition:
     def reuse(self, call: Call, found: Found) -> Any:
         """Skip the step: leave the world as if it had run."""
         assert found.entry is not None
+        value = found.value
         again = found.moment is not None and self.repeated(call, found.entry)
         call.run.count_reuse(self.name, call.node.key, found.entry.seconds)
         if found.entry.key == call.node.intent:
@@ -406,13 +429,24 @@ class Definition:
             try:
                 found.moment.member = member
                 with member.group.lock:
-                    call.run.concurrent.ended = max(call.run.concurrent.ended, found.entry.meta.get("ended", 0))
-                    restore(found.moment, found.effects, repeated=again or ())
-                    self._changed(call, found.effects)
+                    call.run.concurrent.skipped(found.entry.meta.get("ended", 0))
+                    value, effects = self._in_order(call, found)
+                    restore(found.moment, effects, repeated=again or ())
+                    self._changed(call, effects)
             finally:
                 member.leave()
             call.run.applied.add(found.entry.key)
-        return found.value
+        return value
+
+    def _in_order(self, call: Call, found: Found) -> tuple[Any, Mapping[str, Any]]:
+        """What the step returned and did, now that those that ended before it have been skipped; see `InOrder`."""
+        assert found.entry is not None and found.moment is not None
+        in_order = found.effects.get("globals", {}).get("in order")
+        if in_order is not None:
+            with keeping(call.run.store), contextlib.suppress(LookupError):  # then the data holds something else now
+                value, effects = loads(in_order, found.entry.meta.get("main", ""), found.moment.roots.find)
+                return value, effects
+        return found.value, found.effects
 
     def reused_files(self, call: Call, entry: Decoded) -> None:
         """See `inputs.reused`."""
@@ -583,6 +617,9 @@ class Definition:
             "arguments": {name: part.digest for name, part in facts.arguments.items()},
             "shown": shown,
         }
+        if moment.roots.routes:
+            in_order = InOrder(value, effects, moment.roots.name_in_order)
+            effects["globals"] = {**effects.get("globals", {}), "in order": in_order}
         if facts.reads:
             meta["data"] = {name: part.digest for name, part in facts.reads.items()}
         if moment.reads:

@@ -20,6 +20,7 @@ What a user's own function raises is never wrapped: it passes through untouched.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import sys
@@ -29,7 +30,7 @@ from typing import Any
 
 _ITERATORS = frozenset(
     ["map", "filter", "zip", "enumerate", "reversed", "_csv.reader", "csv.DictReader"]
-    + [f"itertools.{name}" for name in ("chain", "count", "cycle", "islice", "product", "permutations", "combinations")]
+    + [f"itertools.{name}" for name in vars(itertools)]
 )
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -64,14 +65,17 @@ class FingerprintError(OncemoreError, TypeError):
 
     def _advice(self) -> str:
         name = self.part.partition("`")[2].rstrip("`").rpartition(".")[2] or "name"
+        taken_from = self.kind.endswith(("generator", "iterator")) or self.kind in _ITERATORS
         if self.part.startswith(("global", "default", "closure", "class", "helper", "code", "wrapped")):
+            if taken_from:
+                return "Take from it outside the step and pass what you took as an argument, or make it a list"
             return f'Pass it as an argument with ignore=["{name}"]{self._register()}'
         if self.part == "key":
             return "Let key=... return something that has one"
         instead = ""
         if self.kind.startswith("_io."):
             instead = "Pass the file's path instead; or l"
-        elif self.kind.endswith(("generator", "iterator")) or self.kind in _ITERATORS:
+        elif taken_from:
             instead = "Pass a list instead; or l"
         return (
             f'{instead or "L"}eave it out with ignore=["{name}"], or say what identifies it with '

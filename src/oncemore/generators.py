@@ -243,7 +243,7 @@ def _find(step: Definition, call: Call, told: str | None = None) -> tuple[tuple[
     try:
         begin = entry.meta.get("roots", ())
         for number in reversed(range(entry.meta["chunks"])):
-            begin = next(iter(call.shelf.chunk(entry, number).meta.get("roots") or ()), begin)
+            begin = (call.shelf.chunk(entry, number).meta.get("roots") or [()])[0]
         moment = step.meet(call, entry)
         moment.roots.meet(
             begin, ("global",)

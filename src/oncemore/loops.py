@@ -99,7 +99,7 @@ class _Calls(NamedTuple):
         """Skip the calls that can be, in the order in which they ended; their results by place. What raised is called."""
         hits = [(i, hit) for i, hit in enumerate(looked) if hit is not None and not isinstance(hit, BaseException)]
         hits.sort(key=lambda each: each[1].ended)
-        return {i: copy_context().run(self.one, i, hit.reuse, advance) for i, hit in hits}
+        return {i: copy_context().run(self.one, i, hit.reuse, advance) for i, hit in hits if hit.whole()}
 
 
 def _look_ahead(step: Any) -> Callable[[Any], Path[Any]] | None:

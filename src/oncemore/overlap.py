@@ -3,7 +3,8 @@
 What such steps read of shared data depends on timing, and so does what each of them finds changed when it ends. So two rules
 hold for them. A step that overlaps with others counts the data as it was before any step of the run touched it, not what the
 others have made of it meanwhile. And a change belongs to the step that ends next after it; when the steps are skipped, a map
-makes the changes in the order in which they ended.
+makes the changes in the order in which they ended. A step whose changes may belong to others that ended while it ran is
+skipped only if those are.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Group:
         self.notes: dict[str, Any] = {}
         self.generators: dict[str, Any] = {}  # how the random generators were when the first of them began
         self.pending: list[Any] = []  # changes that belong to the step that ends next
+        self.changes: list[tuple[int, set[str]]] = []  # when one of them ended, and the data whose changes are its own
         self.entered = 0  # so many, so far
         self.maps = 0  # open ones: all that runs in them runs side by side, also if one happens to be alone
         self._running: set[object] = set()
@@ -58,7 +60,7 @@ class Group:
             self._running.discard(member)
             member.overlapped = member.shares
             if not self._running:
-                self.notes, self.generators, self.pending = {}, {}, []
+                self.notes, self.generators, self.pending, self.changes = {}, {}, [], []
 
     @contextmanager
     def map(self) -> Generator[None]:
@@ -77,7 +79,16 @@ class Member:
 
     def __init__(self, group: Group, *, alone: bool) -> None:
         self.group, self.overlapped = group, not alone
-        self.ended = 0  # when its changes were looked at (see `Epochs.stamp`), if it ran beside others
+        self.ended = 0  # when its changes were looked at (see `Concurrent.stamp`), if it ran beside others
+        self.began = len(group.changes)
+        self.needs: list[int] = []  # when those ended that changes of this one may belong to
+
+    def end(self, stamp: int, reached: set[str], changed: set[str]) -> None:
+        """Its changes have been looked at, and are its own from now on; `reached` is the data that it can change."""
+        self.ended = stamp
+        self.needs = [ended for ended, names in self.group.changes[self.began :] if not names.isdisjoint(reached)]
+        if changed:
+            self.group.changes.append((stamp, changed))
 
     @property
     def shares(self) -> bool:
@@ -94,11 +105,19 @@ class Concurrent:
     def __init__(self) -> None:
         self.steps: set[str] = set()
         self.ended = 0  # when the last one ended that ran beside others, also in an earlier attempt if it was skipped
+        self.made: set[int] = set()  # when those ended whose changes this scope has seen
+        self.parted: set[str] = set()  # nodes that cannot be skipped: their changes belong to steps that are not
 
     def stamp(self) -> int:
         """The time, for a step that ends beside others: later than for all before it, whatever the clock says."""
         self.ended = max(time.time_ns(), self.ended + 1)
+        self.made.add(self.ended)
         return self.ended
+
+    def skipped(self, ended: int) -> None:
+        """A step has been skipped that ended then."""
+        self.ended = max(self.ended, ended)
+        self.made.add(ended)
 
 
 class Epochs:

@@ -8,6 +8,7 @@ import os
 import random
 import sys
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from oncemore import Run, checkpoint_scope, checkpointed
+from oncemore import Run, checkpoint_scope, checkpointed, events
 
 ITEMS = 20
 usage: Counter[str] = Counter()
@@ -325,3 +326,83 @@ def test_what_a_step_of_a_map_returns_of_shared_data_is_that_data_when_it_is_ski
             assert all(found is results for found in run.map(the_list, range(3), concurrency=2))
             [found] = run.map(its_own, [7], concurrency=2)
         assert (found is groups["7"], found, run.ran) == (True, [7], runs)
+
+
+rows: list[dict[str, int]] = []
+models: dict[str, Any] = {"old": [1]}
+
+
+@checkpointed
+def returned_late(x: int) -> Any:
+    """The second call ends between what the first one changes and its end: then that belongs to the second."""
+    if x:
+        begun.wait()
+    row = {"x": x}
+    rows.append(row)
+    models[str(x)] = [x]
+    if not x:
+        begun.set()
+        go_on.wait()
+    models[f"row {x}"] = row
+    return row, models[str(x)], models["old"]
+
+
+def test_it_is_that_data_also_if_the_change_was_recorded_with_another_step() -> None:
+    for runs in ({"returned_late": 2}, {}):
+        begin()
+        rows.clear()
+        models.clear()
+        models["old"] = [1]
+        with checkpoint_scope("late", store="store") as run:
+            threading.Timer(0.5, go_on.set).start()
+            found = run.map(returned_late, [0, 1], concurrency=2)
+        assert run.ran == runs
+        assert sorted(rows, key=lambda row: row["x"]) == [{"x": 0}, {"x": 1}]
+        for x, (row, model, old) in enumerate(found):
+            assert any(row is each for each in rows) and row is models[f"row {x}"]
+            assert (model is models[str(x)], old is models["old"]) == (True, True)
+
+
+@checkpointed
+def put(row: dict[str, int]) -> None:
+    rows.append(row)
+
+
+def test_it_is_the_same_element_also_if_an_earlier_step_adds_an_equal_one_now() -> None:
+    for before in ([], [{"x": 7}], [{"x": 1}]):
+        begin()
+        rows.clear()
+        models.clear()
+        models["old"] = [1]
+        begun.set()
+        with checkpoint_scope("equal rows", store="store") as run:
+            run.map(put, before, concurrency=2)
+            [(row, model, _)] = run.map(returned_late, [1], concurrency=2)
+        assert (row, row is rows[-1], model is models["1"]) == ({"x": 1}, True, True)
+        assert run.ran["returned_late"] == (not before)
+
+
+@checkpointed
+def count_up(x: int) -> int:
+    """The last call ends first, when all have made their changes: these belong to it."""
+    results.append(x)
+    usage["n"] += x
+    if x < 3:
+        begun.wait()
+    for _ in range(2000):  # two seconds
+        if len(results) < 3:
+            time.sleep(0.001)
+    begun.set()
+    return x
+
+
+def test_a_step_whose_changes_were_recorded_with_another_runs_again_if_that_is_not_skipped() -> None:
+    for items, runs in (([1, 2, 3], 3), ([1, 2, 3], 0), ([3, 2, 1, 4], 1), ([1, 2, 5], 3), ([1, 2, 5], 0)):
+        begin()
+        with checkpoint_scope("parted", store="store") as run:
+            assert run.map(count_up, items, concurrency=3) == items
+        assert (sorted(results), usage["n"], run.ran.total()) == (sorted(items), sum(items), runs)
+    with checkpoint_scope("parted", store="store") as run:
+        pass
+    reasons = {each.reason for each in run.events() if isinstance(each, events.StepCompleted)}
+    assert any("recorded with a step that ran at the same time" in each for each in reasons)

@@ -454,6 +454,31 @@ def test_a_global_that_it_binds_anew_between_items_is_followed_when_it_is_replay
     assert script(source).lines == [ended]
 
 
+def test_one_that_sets_a_context_variable_between_items_and_changes_an_argument_is_replayed(script: Script) -> None:
+    source = """
+        from contextvars import ContextVar
+        from oncemore import checkpoint_scope, checkpointed
+
+        level = ContextVar("level", default=3)
+
+        @checkpointed
+        def steps(n, items):
+            print("RAN")
+            yield level.get()
+            level.set([n])
+            yield 2
+            items.append(n)
+            yield 3
+
+        items = []
+        with checkpoint_scope("run"):
+            print(list(steps(7, items)), level.get(), items)
+    """
+    ended = "[3, 2, 3] [7] [7]"
+    assert script(source).lines == ["RAN", ended]
+    assert script(source).lines == [ended]
+
+
 def test_another_seed_counts_for_one_that_draws_after_its_first_item(ran: Ran) -> None:
     @checkpointed
     def draws() -> Iterator[float]:

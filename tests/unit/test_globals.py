@@ -392,8 +392,9 @@ def test_a_step_that_failed_is_tried_again_with_the_globals_as_they_are(script: 
     "made",
     [
         "itertools.count(Fraction(1, 2))",
-        "itertools.cycle('abc')",
-        "iter([1, 2, 3, 4])",
+        "itertools.cycle(x for x in 'abc')",
+        "itertools.pairwise('abcd')",
+        "iter({1, 2, 3})",
         "(x for x in range(9))",
         "Queue()",
     ],

@@ -321,6 +321,29 @@ def test_a_step_that_updates_the_file_that_it_reads_is_skipped():
     assert quiet(lambda run: count()).value == 7
 
 
+def test_a_file_that_was_written_anew_counts_also_if_the_run_once_wrote_the_same_content():
+    @checkpointed
+    def clean():
+        Path("orders.csv").write_text("cleaned")
+
+    assert quiet(lambda run: [load_observed(), clean()]).value[0] == "a,1"
+    change("cleaned")  # the user's own edit
+    os.utime("orders.csv", (1_900_000_000, 1_900_000_000))  # a clock may not have moved on since
+    found = quiet(lambda run: [load_observed(), clean()])
+    assert (found.value[0], found.reasons) == ("cleaned", {"load_observed": CHANGED})
+
+
+def test_each_version_of_a_file_that_an_earlier_attempt_wrote_is_no_change():
+    @checkpointed(outputs=["orders.csv"])
+    def write(n):
+        Path("orders.csv").write_text(f"row {n % 2}")
+
+    for last in (4, 2, 3):  # the scope is left after the first, the second, ... step
+        found = quiet(lambda run: [load_observed(), *map(write, range(last))][0])
+        assert found.value == "a,1"
+    assert quiet(lambda run: load_observed()) == ("a,1", {}, [])
+
+
 def test_what_this_attempt_wrote_counts_as_the_step_would_read_it_now():
     def body(text):
         @checkpointed

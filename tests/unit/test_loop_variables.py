@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from typing import Any
 
@@ -206,10 +205,10 @@ def test_tried_again_in_the_same_scope_it_goes_on_with_the_variables_of_the_new_
 
 def test_what_cannot_come_back_is_told_once_and_the_rest_does() -> None:
     def body(run: Run) -> Any:
-        numbers, chunks = itertools.cycle([0, 1, 2]), []
+        numbers, chunks = enumerate(x for x in range(3)), []
         opened: dict[str, Any] = {}
         for x in run.loop("x", range(3)):
-            chunks.append(next(numbers))
+            chunks.append(next(numbers)[0])
             opened["it"] = (each for each in ())
         return chunks
 

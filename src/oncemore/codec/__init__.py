@@ -84,6 +84,7 @@ _MORE = (
     "hides",
     "blobs",
     "beside",
+    "needs",
     "to",
 )  # metadata of what is more than a value
 

@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
+from ..codec import Naming, dumps
 from ..errors import CodecError
 from ..identity.code.classes import is_foreign_made
 from ..identity.code.data import ABSENT, Datum, Slot, in_class, in_mapping
 from . import SKIP, Moment, Surrounding
 from .mutable_types import DELTAS, Several, are_numbers
-from .references import Note, Roots, walk_from
+from .references import Note, Roots, routes_to, walk_from
 
 
 class _Watched(NamedTuple):
@@ -35,8 +36,10 @@ class _Noted(NamedTuple):
     names: dict[str, dict[str, Any]]
 
 
-# "changed", "bound" and "added" by name, and the names that are "unbound"; "names" that are bound or `ABSENT` by namespace
+# "changed", "bound" and "added" by name, and the names that are "unbound"; "names" that are bound or `ABSENT` by namespace;
+# "in order" is all that the step did, see `InOrder`
 Effect = dict[str, Any]
+_BY_NAME = ("changed", "bound", "added", "unbound")
 
 
 class Globals(Surrounding):
@@ -69,14 +72,17 @@ class Globals(Surrounding):
         group, moment.roots.beside = member.group, True
         with group.lock:
             now = {name: _note(datum) for name, (datum, _) in note.items()}
-            found = _changes(moment.roots, {name: group.notes.get(name, each) for name, each in note.items()}, now)
+            watched = {name: group.notes.get(name, each) for name, each in note.items()}
+            found, then = _changes(moment.roots, watched, now), {name: each.note for name, each in watched.items()}
             group.notes.update({name: _Watched(note[name].datum, after) for name, after in now.items()})
             earlier, group.pending = group.pending, []
-            member.ended = moment.run.concurrent.stamp()
-            return functools.reduce(_joined, [*earlier, found or {}]) or None
+            effect = functools.reduce(_joined, [*earlier, found or {}])
+            member.end(moment.run.concurrent.stamp(), set(note), {name for part in effect.values() for name in part})
+            moment.roots.routes = routes_to((moment.value, effect), then, moment.roots.recorded)
+            return effect or None
 
     def verify(self, moment: Moment, effect: dict[str, Any] | None) -> str | None:
-        names = {name for part, found in (effect or {}).items() if part != "names" for name in found}
+        names = {name for part in _BY_NAME for name in (effect or {}).get(part, ())}
         gone = sorted(names - moment.data.keys() | ((effect or {}).get("names", {}).keys() - moment.spaces.keys()))
         if gone:
             return f"{gone[0]}, which it changed, is not there"
@@ -172,6 +178,20 @@ def _joined(first: Effect, second: Effect) -> Effect:
         "unbound": [*first.get("unbound", ()), *second.get("unbound", ())],
     }
     return {part: found for part, found in effect.items() if found}
+
+
+class InOrder:
+    """What a step beside others returned and did, with names for what was in the data before.
+
+    Steps are looked up before those that ended earlier have made their changes again. Which step an object was recorded with
+    depends on timing: what is one object in the changes of several steps is so only if each takes it from the data in turn.
+    """
+
+    def __init__(self, value: Any, effects: Mapping[str, Any], name: Naming) -> None:
+        self._things, self._name = (value, dict(effects)), name
+
+    def __reduce__(self) -> Any:
+        return bytes, (dumps(self._things, self._name),)
 
 
 def _slot(moment: Moment, name: str) -> Slot:

@@ -1,9 +1,9 @@
 """Files that a step reads: those that Python code opens while it runs, and those that its arguments name.
 
 A change of such a file since then is told when the step is skipped. With `inputs="observed"`, on the step or on the scope,
-it counts: what the step read is among its `reads`. A file that is gone is no change, nor is content that an earlier attempt
-of the same run wrote: B overwrites what A read, and the next attempt comes by A again. What this attempt wrote is a change:
-the step would read it now.
+it counts: what the step read is among its `reads`. A file that is gone is no change, nor is one that an earlier attempt of
+the same run wrote and nobody since: B overwrites what A read, and the next attempt comes by A again. What this attempt wrote
+is a change: the step would read it now.
 
 Opens are seen by an audit hook. Libraries that open files without Python (pyarrow, polars, HDF5) are seen by the paths in
 the step's arguments only. Not seen as data: source files, installed packages, the system's files, the store's own.
@@ -44,11 +44,10 @@ OBSERVED = "observed"
 
 _UNKNOWN = "unknown"  # equals nothing that was read
 _LARGE = 1 << 26  # bytes of a file that is read, of which only size and time are noted unless it counts
-_LARGE_WRITTEN = 1 << 20  # the same of one that is written: who appends to a file many times does not pay for all of it
 _TICK, _COARSE_TICK = 50_000_000, 2_000_000_000  # ns: two changes further apart have two times on any file system
 _MOST = 100  # values in the arguments of a call that are looked at for paths
 _LONGEST = 4096  # characters of a path
-_REMEMBERED = 16  # contents of one file that a run wrote
+_REMEMBERED = 16  # versions of one file that a run wrote
 _PACKAGE = __name__.partition(".")[0]
 _NO_DATA = (".py", ".pyc", ".pyi", ".so", ".pth")
 
@@ -361,7 +360,7 @@ class RunFiles:
             return digest(path_identity(path)).hex()
         stamp = _stamp(path)
         found = self.digest(path, stamp, counts=True)
-        return f"{EXCUSED}{found}" if stamp is None or self.by_earlier_attempt(path, stamp, found) else found
+        return f"{EXCUSED}{found}" if stamp is None or self.by_earlier_attempt(path, stamp) else found
 
     def has_changed(self, name: str, was: list[Any]) -> bool:
         """Whether a file is another than the one with that size, time and digest: one that is gone is not."""
@@ -371,14 +370,13 @@ class RunFiles:
         if stamp is None or stamp == (size, moment):
             return False
         now = self.digest(path, stamp, counts=False) if content else ""
-        return not (content and now == content) and not self.by_earlier_attempt(path, stamp, now)
+        return not (content and now == content) and not self.by_earlier_attempt(path, stamp)
 
-    def by_earlier_attempt(self, path: str, stamp: _Stamp | None, content: str) -> bool:
-        """Whether an earlier attempt at this run has written what is there now."""
-        if stamp is None or path in self.written:
+    def by_earlier_attempt(self, path: str, stamp: _Stamp) -> bool:
+        """Whether an earlier attempt at this run has written the file, and nobody since: equal content may be an edit."""
+        if path in self.written:
             return False
-        wrote, run = self._note(path).get("wrote", {}), self._run()
-        attempt = wrote.get(content) or wrote.get(_mark(stamp))
+        attempt, run = self._note(path).get("wrote", {}).get(_mark(stamp)), self._run()
         return attempt is not None and run is not None and attempt < run.attempt_number
 
     # What is noted in the store: contents that the run wrote, and the content that a file of some size and time has.
@@ -413,10 +411,9 @@ class RunFiles:
             stamp = _stamp(path)
             if stamp is None or self.is_of_store(path):
                 continue
-            content = _mark(stamp) if stamp.size > _LARGE_WRITTEN else self.digest(path, stamp, counts=False)
-            wrote: dict[str, int] = dict(self._note(path).get("wrote", {}))
-            if content != _UNKNOWN and wrote.pop(content, None) != attempt:
-                wrote = dict([*wrote.items(), (content, attempt)][-_REMEMBERED:])
+            mark, wrote = _mark(stamp), dict[str, int](self._note(path).get("wrote", {}))
+            if wrote.pop(mark, None) != attempt:
+                wrote = dict([*wrote.items(), (mark, attempt)][-_REMEMBERED:])
                 changed[path] = {**self._note(path), "wrote": wrote}
         for path, stamp, content in seen:
             if self._noted(path, stamp) != content:

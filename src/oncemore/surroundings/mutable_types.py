@@ -10,7 +10,7 @@ import random
 import sys
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import partial
 from operator import eq, is_
@@ -18,7 +18,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, Sim
 from typing import Any, NamedTuple, TypeAlias
 
 from ..file import File, FileChange
-from ..identity.values import Digests, identity
+from ..identity.values import Digests, identity, iterators
 from ..identity.values.builtin_types import ATTRS_HASH, counter_at, is_refused, layout_of
 from ..identity.values.inert import category, once_per_type
 from ..identity.values.objects import is_its_attributes
@@ -259,6 +259,8 @@ def through(kind: type) -> Callable[[Any], Iterable[Any]] | None:
         return lambda obj: (obj.__self__,)
     if kind is partial:
         return lambda obj: (obj.func, obj.args, obj.keywords)
+    if kind in iterators.THROUGH:
+        return iterators.sources
     shared = loaded("multiprocessing.sharedctypes")
     if shared is not None and issubclass(kind, shared.SynchronizedBase):
         return lambda obj: (obj.get_obj(),)
@@ -462,6 +464,10 @@ _WAYS: dict[type, Way] = {
     ),
     array.array: Way(_nothing, lambda obj: obj[:], _assign_numbers, heavy=True),
     itertools.count: Way(_nothing, counter_at, _advance, same_as=eq, possible=lambda obj: counter_at(obj) is not None),
+    **dict.fromkeys(
+        iterators.LEAVES | iterators.MADE_OF,
+        Way(_nothing, iterators.place, iterators.go_on, same_as=eq, possible=iterators.can_go_on),
+    ),
 }
 
 
@@ -520,6 +526,18 @@ def inside(obj: Any) -> Iterable[tuple[str, Any, Any]]:
         return [("attribute", name, value) for name, value in _attributes(obj).items()]
     what = role(type(obj))
     return () if what is None else (("place", i, child) for i, child in enumerate(what.children(obj)))
+
+
+def noted_inside(held: Mapping[int, Any], obj: Any) -> Iterable[tuple[str, Any, Any]]:
+    """What was in an object when it was noted; `held` is what objects held then, by their ids."""
+    then = held.get(id(obj))
+    if isinstance(obj, dict) and type(then) is dict:
+        return [("key", key, value) for key, value in then.items() if _fixed_through(key)]
+    if type(obj) is list and type(then) is list:
+        return [("place", i, child) for i, child in enumerate(then)]
+    if way(type(obj)) is _PLAIN and type(then) is tuple:
+        return [("attribute", name, value) for name, value in then[0].items()]
+    return inside(obj)
 
 
 _PLAIN = Way(

@@ -59,6 +59,7 @@ class Moment:
     files: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])  # that it read: size, time and digest
     first: bool = True  # of a generator's stretches; the only one of any other step
     begun: dict[str, Any] = field(default_factory=dict[str, Any])  # where the random generators were before that
+    value: Any = None  # what the step returned
 
     def __post_init__(self) -> None:
         self.roots = Roots(self._root, self._is_loose, self.walk)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, Union
 
@@ -20,7 +21,7 @@ from ..errors import CodecError
 from ..identity.values import Digests
 from ..identity.values.inert import category
 from ..modules import loaded
-from .mutable_types import ATOMS, DELTAS, FILLED, Updated, inside, role, way
+from .mutable_types import ATOMS, DELTAS, FILLED, Updated, inside, noted_inside, role, way
 
 # The way from a root to an object, whatever else the root has come to hold: names, and which container is made if it is missing.
 Path = tuple[tuple[str, Any, Any], ...]
@@ -38,6 +39,14 @@ class View(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
+
+
+class Route(NamedTuple):
+    """The way to an object in global data, as the data was before the change in which it is named; and the object's content."""
+
+    root: str
+    path: Path
+    content: bytes | None  # None if it was changed
 
 
 class Walk(NamedTuple):
@@ -63,6 +72,10 @@ class Note(NamedTuple):
     before: dict[int, Any]
     whole: bytes | None = None
 
+    def held(self) -> dict[int, Any]:
+        """What the objects held, by their ids."""
+        return {id(obj): self.before[i] for i, obj in self.walk.once()}
+
     def changed(self, after: Note | None = None, now: Digests | None = None) -> Iterator[tuple[int, Any, Any]]:
         """The objects that hold something else now: their places, they themselves, what they hold.
 
@@ -70,7 +83,7 @@ class Note(NamedTuple):
         """
         now, held = now or Digests(), {}
         if after is not None:
-            held = {id(obj): after.before[i] for i, obj in after.walk.once()}
+            held = after.held()
         for i, obj in self.walk.once():
             if self.walk.opaque and id(obj) in self.walk.opaque:
                 continue
@@ -112,6 +125,7 @@ class Roots:
         self._shapes: dict[Place, str] = {}
         self.listed: list[tuple[str, str, str]] = []  # the roots whose shapes have to be the same; grows while pickling
         self.beside = False  # other steps change the same data meanwhile
+        self.routes: dict[int, Route] = {}  # then: to objects in what the step returned and changed, by id
         self._contents: dict[int, Any] = {}
         self.recorded: set[int] = set()  # the ids of objects whose changes are recorded under some root
         self.notes: dict[Place, Note] = {}  # how the roots were that the step may have changed since
@@ -169,6 +183,10 @@ class Roots:
         self.list(found[:2])
         return found if layout is None else View(found, *layout)
 
+    def name_in_order(self, obj: Any) -> Name | View | Route | None:
+        """The name of an object that the caller has, or that was in the data when earlier steps had made their changes."""
+        return self.routes.get(id(obj)) or self.name(obj)
+
     def _view(self, obj: Any) -> tuple[Name | None, tuple[Any, ...] | None]:
         """Of an array that shows the memory of one that has a name: that name, and which part of it."""
         numpy = loaded("numpy")
@@ -193,8 +211,13 @@ class Roots:
             if item not in self.listed and (place == used or place[0] != "argument" or not self._loose(place[1])):
                 self.listed.append(item)
 
-    def find(self, name: Name | View) -> Any:
-        """The caller's own object of that name."""
+    def find(self, name: Name | View | Route) -> Any:
+        """The caller's own object of that name. LookupError if a route leads to no such object."""
+        if isinstance(name, Route):
+            found = _at(self._lookup("global", name.root), name.path)
+            if name.content is not None and Digests().get(found) != name.content:
+                raise LookupError(name.root)
+            return found
         if isinstance(name, View):
             memory = self.find(name.name)
             return loaded("numpy").ndarray(name.shape, name.dtype, memory, name.offset, name.strides)
@@ -295,7 +318,7 @@ class Roots:
                     assign(self.find((kind, name, place)), content)
                 else:
                     assign(_follow(self._lookup(kind, name), place), content)
-            except (IndexError, TypeError, KeyError) as error:
+            except (LookupError, TypeError) as error:
                 raise CodecError(f"{_said(kind, name)} is made of other objects than when it was kept") from error
 
     def contents(self, kind: str, name: str) -> dict[int, Any]:
@@ -380,7 +403,7 @@ def walk_from(root: Any, opaque: Collection[int] = (), most: int = sys.maxsize) 
     return Walk(found, opaque)
 
 
-def paths_from(root: Any) -> dict[int, Path]:
+def paths_from(root: Any, inside: Callable[[Any], Iterable[tuple[str, Any, Any]]] = inside) -> dict[int, Path]:
     """The shortest way to every object under a root, by its id."""
     found: dict[int, Path] = {id(root): ()}
     level: list[tuple[Any, Path]] = [(root, ())]
@@ -396,6 +419,31 @@ def paths_from(root: Any) -> dict[int, Path]:
                     below.append((child, further))
         level = below
     return found
+
+
+def routes_to(things: Any, data: Mapping[str, Note], changed: set[int]) -> dict[int, Route]:
+    """The routes to the objects that `things` lead to and that were in the data when it was noted.
+
+    `changed` are the ids of objects that hold something else now.
+    """
+    wanted = {id(obj): obj for obj in walk_from(things).found}
+    found: dict[int, Route] = {}
+    digests = Digests()
+    for name, note in data.items():
+        there = wanted.keys() & set(map(id, note.walk.found)) - found.keys()
+        paths = paths_from(note.value, partial(noted_inside, note.held())) if there else {}
+        for at in there & paths.keys():
+            same = changed.isdisjoint(map(id, walk_from(wanted[at]).found))
+            content = digests.get(wanted[at]) if same else None
+            if paths[at] and (content is not None or not same):
+                found[at] = Route(name, paths[at], content)
+    return found
+
+
+def _at(obj: Any, path: Path) -> Any:
+    for word, name, _ in path:
+        obj = {(other, key): child for other, key, child in inside(obj)}[word, name]
+    return obj
 
 
 def _leads(obj: Any, path: Path) -> bool:

@@ -272,7 +272,7 @@ class Digests:
             return self._enter(value)
         except FingerprintError:
             first = next((i for i, node in enumerate(self._path) if _is_of_library(node.value)), None)
-            if not self._tolerant or (first is None and _is_used_up(value)):
+            if not self._tolerant or _is_used_up(value if first is None else self._path[first].value):
                 raise
         if first is not None:
             value, index = self._path[first].value, self._path[first].index

@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from ...errors import FingerprintError
 from ...modules import canonical_name, global_generator, is_project_module, module_of, of_class
 from ..code.lazy import made_when_needed
+from . import iterators
 from .inert import INERT, category, once_per_type
 
 ATTRS_HASH = "_attrs_cached_hash"  # attrs keeps a hash there, which depends on PYTHONHASHSEED
@@ -266,6 +267,13 @@ def _counter(counter: Any) -> Parts:
     return refuse(counter) if counter_at(counter) is None else Parts("count", [repr(counter)])
 
 
+def _iterator(iterator: Any) -> Parts:
+    try:
+        return Parts("iterator", [type(iterator).__qualname__, *iterators.parts(iterator)])
+    except iterators.Lost:
+        return refuse(iterator)
+
+
 def _random(value: Any) -> Sequence[Any]:
     name = global_generator(value)
     return [value.getstate()] if name is None else [name]
@@ -293,6 +301,7 @@ WHOLE: dict[str, Describe] = {
     "functools._lru_cache_wrapper": lambda v: Parts("lru_cache", [v.__wrapped__, v.cache_parameters()]),
     "enum.Enum": _enum,
     "itertools.count": _counter,
+    **dict.fromkeys(iterators.NAMES, _iterator),
     "types.GenericAlias": lambda v: Parts("alias", [v.__origin__, v.__args__]),
     "types.UnionType": lambda v: Parts("union", [v.__args__]),
     "types.SimpleNamespace": lambda v: Parts("namespace", [type(v), *attributes(v)], "attribute"),
