@@ -18,7 +18,7 @@ ORDER: list[set[str]] = [
     {"bulk", "errors", "modules"},
     {"current", "events"},
     {"compression", "durations", "pickling", "secret", "stores", "summary"},
-    {"codec", "flight"},
+    {"codec", "flight", "keyed"},
     {"fingerprint", "beside", "blobs", "snapshots"},
     {"file"},
     {"surroundings"},

@@ -14,6 +14,7 @@ from .checkpoints import When, aware
 from .comparison import Comparison, compare
 from .errors import UsageError
 from .intents import Unknown
+from .keyed import claim, keyed
 from .looking import over
 from .opening import default_store
 from .past import Past
@@ -63,7 +64,7 @@ class History:
     """
 
     def __init__(self, store: StoreLike | None = None) -> None:
-        self.store = over(default_store() if store is None else open_store(store))
+        self.store = keyed(over(default_store() if store is None else open_store(store)), writing=False)
 
     def runs(
         self,
@@ -182,6 +183,7 @@ class History:
 
         `trust` admits a file that was signed with another secret: its values are pickles, which can run any code.
         """
+        claim(self.store)
         return archive.import_(self.store, path, trust=trust)
 
     def export_json(self, path: str | os.PathLike[str], runs: Sequence[str] | None = None) -> None:
@@ -190,6 +192,7 @@ class History:
 
     def import_json(self, path: str | os.PathLike[str]) -> list[str]:
         """Bring the runs of such a file into this store; their ids."""
+        claim(self.store)
         return exchange.import_json(self.store, path)
 
     def _chosen(self, runs: Sequence[str] | None) -> list[str]:

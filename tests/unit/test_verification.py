@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from oncemore import File, History, checkpoint_scope, checkpointed
+from oncemore import CheckpointWarning, File, History, checkpoint_scope, checkpointed
+from oncemore.keyed import OWNER
 from oncemore.retention import keep_last
 from oncemore.stores import Bytes
 from oncemore.verification import Verified
@@ -65,7 +66,7 @@ def test_a_store_with_a_long_past_is_well(kind: str) -> None:
     assert verified.findings == ()
     assert verified.well
     assert verified.runs == 4
-    assert verified.entries == len(keys(history.store))
+    assert verified.entries == len([*keys(history.store), OWNER])
     for run in history.run_ids():
         history.delete(run)
     assert history.verify().findings == ()
@@ -121,7 +122,16 @@ def test_another_secret_damages_everything_that_is_signed(monkeypatch: pytest.Mo
     monkeypatch.setenv("ONCEMORE_KEY", "somebody else's secret")
     verified = history.verify()
     unsigned = [key for key in keys("store") if key.startswith(("pending/", "changed/", "forks/", "gone/"))]
-    assert len(found(verified, "damaged")) == verified.entries - len(unsigned)
+    assert len(found(verified, "damaged")) == verified.entries - len([*unsigned, OWNER])
+
+
+def test_a_store_of_another_key_is_not_said_to_be_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    full("store")
+    monkeypatch.setenv("ONCEMORE_KEY", "somebody else's secret")
+    with pytest.warns(CheckpointWarning, match="made with another key"):
+        verified = History("store").verify()
+    assert not verified.well
+    assert [finding.kind for finding in verified.findings] == ["foreign"]
 
 
 def test_a_value_file_that_is_gone_is_damage() -> None:

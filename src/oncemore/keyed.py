@@ -1,0 +1,62 @@
+"""Which key a store was made with, and what becomes of those who come with another one.
+
+A key that is not the store's own can verify nothing there. That happens without anyone meaning it: `sudo`, a container, `cron` and another
+`HOME` each have a key file of their own. Whoever comes so works beside what is there, under a prefix of the key's own: nothing of the
+owner's is replaced, removed or set aside, and each finds everything again with the key that it was made with.
+"""
+
+from __future__ import annotations
+
+from .errors import IntegrityError, StoreError, warn
+from .secret import key_id, key_source
+from .stores import Store
+from .stores.within import Within
+
+OWNER = "key/owner"  # the id of the key that the store was made with. Not signed: others have to read it
+OTHERS = "other/"  # what the keys begin with under which others work
+
+
+def owner_of(store: Store) -> str:
+    """The id of the key that the store was made with; empty if nobody has written to it yet."""
+    try:
+        return bytes(store.get(OWNER) or b"").decode("ascii", "replace")
+    except StoreError:  # who needs an entry will meet it
+        return ""
+
+
+def claim(store: Store) -> str:
+    """Make it the store of the present key if it is nobody's. The id of the key that it belongs to."""
+    own = key_id()
+    owner = owner_of(store)
+    if not owner:
+        try:
+            owner = own if store.commit(put={OWNER: [own.encode()]}, expect={OWNER: None}) else owner_of(store)
+        except StoreError:
+            pass  # who is about to write will meet it
+    return owner or own
+
+
+def keyed(store: Store, *, writing: bool, strict: bool = False) -> Store:
+    """The store as the present key finds it: as it is if the key is its own, else what that key has in it.
+
+    `writing` makes a new store the present key's. `strict`: IntegrityError with another key.
+    """
+    owner = claim(store) if writing else owner_of(store)
+    own = key_id()
+    if owner in ("", own):
+        return store
+    problem = another_key(store, owner)
+    if strict:
+        raise IntegrityError(problem)
+    warn(f"{problem}. Until then this works beside them, and leaves them as they are")
+    return Within(store, f"{OTHERS}{own}/")
+
+
+def another_key(store: Store, owner: str) -> str:
+    """What is wrong, and what helps."""
+    source = key_source()
+    return (
+        f"the store {store.url} was made with another key ({owner}); the key in use here ({key_id()}) is from {source.text}, and cannot "
+        f"verify its runs. If they are yours (sudo, cron, a container?), use the key that they were made with: set HOME or "
+        f"ONCEMORE_KEY as it was then, or copy that key file to {source.file}; `oncemore key` shows which key is in use"
+    )
