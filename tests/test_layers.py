@@ -41,7 +41,7 @@ ORDER: list[set[str]] = [
     {"generators"},
     {"call"},
     {"steps"},
-    {"archive", "exchange", "verification"},
+    {"archive", "exchange", "repair", "verification"},
     {"history"},
     {"stage"},
     {"rehearsal"},

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any, Union
 
-from . import archive, events, exchange, intents, records, reshape, verification
+from . import archive, events, exchange, intents, records, repair, reshape, verification
 from .checkpoints import When, aware
 from .comparison import Comparison, compare
 from .errors import UsageError
@@ -19,10 +19,11 @@ from .looking import over
 from .opening import default_store
 from .past import Past
 from .records import Record, record_key
+from .repair import Repaired
 from .retention import Policy, Pruned, give_back, prune
 from .secret import secret
 from .shelf import Shelf
-from .stores import Store, open_store
+from .stores import Store, default_target, open_store
 from .timeline import count
 from .verification import Progress, Verified
 
@@ -169,6 +170,16 @@ class History:
         `progress` is called with the number of entries checked, and of all.
         """
         return verification.verify(self.store, progress)
+
+    @staticmethod
+    def repair(store: str | os.PathLike[str] | None = None) -> Repaired:
+        """Recover a store whose database is damaged, named by path or URL: such a store cannot be opened.
+
+        A new database is made of all entries that can still be read and whose signatures are right; the damaged one is set
+        aside, beside it. Says which runs are whole, and of the others which nodes are lost and run again. A sound store is left as it
+        is. StoreUnavailable while another process has the store open.
+        """
+        return repair.repair(default_target() if store is None else store)
 
     def prune(self, policy: Policy, *, runs: Sequence[str] | None = None, dry_run: bool = False) -> Pruned:
         """Remove the checkpoints that `policy` does not keep, run by run. Says what went, or with `dry_run` what would go."""

@@ -29,7 +29,11 @@ Kind = Literal["damaged", "dangling", "orphan", "foreign"]
 
 _VALUES = frozenset(("node", "once", "shared"))  # what can have items, and the contents of files
 _OWNED = frozenset(("calls", "event", "items", "node", "once", "state", "wrote"))  # by a run
-_KINDS = _VALUES | _OWNED | {"blob", "changed", "code", "damaged", "files", "forks", "gone", "key", "other", "pending", "run"}
+_KINDS = (
+    _VALUES
+    | _OWNED
+    | {"blob", "changed", "code", "damaged", "files", "forks", "gone", "key", "other", "pending", "run"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from oncemore.secret import key_file, key_id
 from tests.processes import Script
 from tests.unit.pasts import both, content, flow, place, ran
 
+
 @memoized
 def shared(x: int) -> int:
     return x * 2

@@ -11,7 +11,20 @@ from typing import Any
 import click
 
 from .. import CheckpointWarning, OncemoreError
-from . import checking, completion, doctor, keeping, key, listing, moving, reasons, rehearsing, reshaping, values
+from . import (
+    checking,
+    completion,
+    doctor,
+    keeping,
+    key,
+    listing,
+    moving,
+    reasons,
+    rehearsing,
+    repair,
+    reshaping,
+    values,
+)
 from .codes import DECLINED, DONE, FAILED, INTERRUPTED, MEANINGS, UNHEARD
 from .names import alike
 from .options import Declined
@@ -39,6 +52,7 @@ _COMMANDS: list[click.Command] = [
     checking.verify,
     doctor.doctor,
     key.key,
+    repair.repair,
     completion.completion,
 ]
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"{code:5}  {meaning}" for code, meaning in MEANINGS.items())
