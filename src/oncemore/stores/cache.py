@@ -222,6 +222,7 @@ class Session:
             synchronous = "FULL" if durable else "NORMAL"
             for pragma in (f"synchronous={synchronous}", "cache_size=8192", "mmap_size=0", "trusted_schema=OFF"):
                 connection.execute(f"PRAGMA {pragma}")
+            connection.execute("PRAGMA secure_delete=ON").fetchall()  # what is removed is overwritten, on every SQLite
             self.settings: dict[str, Any] = dict(connection.execute("SELECT key, value FROM Settings").fetchall())
             self._guard.hold()
         except BaseException:
