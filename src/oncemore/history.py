@@ -176,8 +176,8 @@ class History:
         """Recover a store whose database is damaged, named by path or URL: such a store cannot be opened.
 
         A new database is made of all entries that can still be read and whose signatures are right; the damaged one is set
-        aside, beside it. Says which runs are whole, and of the others which nodes are lost and run again. A sound store is left as it
-        is. StoreUnavailable while another process has the store open.
+        aside, beside it. Says which runs are whole, and of the others which nodes are lost and run again. A sound store is
+        left as it is. StoreUnavailable while another process has the store open.
         """
         return repair.repair(default_target() if store is None else store)
 

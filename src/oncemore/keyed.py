@@ -1,8 +1,8 @@
 """Which key a store was made with, and what becomes of those who come with another one.
 
-A key that is not the store's own can verify nothing there. That happens without anyone meaning it: `sudo`, a container, `cron` and another
-`HOME` each have a key file of their own. Whoever comes so works beside what is there, under a prefix of the key's own: nothing of the
-owner's is replaced, removed or set aside, and each finds everything again with the key that it was made with.
+A key that did not make a store can't verify anything in it. This happens by accident: `sudo`, a container, `cron` and another `HOME`
+each have a key file of their own. Such a key works beside the owner's entries, under a prefix of its own. Nothing of the owner's is
+replaced, removed or set aside, and each key finds everything it has made.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def keyed(store: Store, *, writing: bool, strict: bool = False) -> Store:
     problem = another_key(store, owner)
     if strict:
         raise IntegrityError(problem)
-    warn(f"{problem}. Until then this works beside them, and leaves them as they are")
+    warn(f"{problem}. Until then, runs are kept beside them; the others stay as they are")
     return Within(store, f"{OTHERS}{own}/")
 
 
@@ -56,7 +56,7 @@ def another_key(store: Store, owner: str) -> str:
     """What is wrong, and what helps."""
     source = key_source()
     return (
-        f"the store {store.url} was made with another key ({owner}); the key in use here ({key_id()}) is from {source.text}, and cannot "
-        f"verify its runs. If they are yours (sudo, cron, a container?), use the key that they were made with: set HOME or "
-        f"ONCEMORE_KEY as it was then, or copy that key file to {source.file}; `oncemore key` shows which key is in use"
+        f"the store {store.url} was made with another key ({owner}). The key in use here ({key_id()}) is from {source.text} "
+        f"and can't verify its runs. If they are yours (sudo, cron, a container?), use the key that they were made with: set HOME "
+        f"or ONCEMORE_KEY as it was then, or copy that key file to {source.file}. `oncemore key` shows which key is in use"
     )

@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote
 
 from . import records
@@ -20,6 +21,7 @@ from .secret import key_id, key_source, secret
 from .stores import Bytes, Store, open_store, repair_store
 from .timeline import count, timeline
 
+_ENDINGS: dict[type[Event], str] = {RunFinished: "finished", RunFailed: "failed", RunInterrupted: "interrupted"}
 _SMALL = 1 << 15  # bytes; a node's own entry that points to another has less
 
 
@@ -27,7 +29,8 @@ _SMALL = 1 << 15  # bytes; a node's own entry that points to another has less
 class RepairedRun:
     """A run after a repair. `nodes` are those that are whole, `lost` those that events tell of and that have to run again.
 
-    `events_lost` is how many events are gone: what they told of runs again as well, unless it is among `nodes`. `renamed`: the record that said its id was lost, so that it has a new one. `oncemore rename` gives it the old one back.
+    `events_lost` is how many events are gone: what they told of runs again as well, unless it is among `nodes`. `renamed`: the
+    record with its id was lost, so that it has a new one; `oncemore rename` gives it the old one back.
     """
 
     id: str
@@ -87,8 +90,8 @@ class _Signatures:
         """The entries that events tell of and that are not there, with their sizes. Called when all rows have been looked at."""
         if self.owner not in ("", key_id()) or (self.wrong and not self.right):
             raise UsageError(
-                f"nothing was repaired: the store was made with another key than {key_id()}, which is from {key_source().text}, and only "
-                f"that key can say which entries are sound. See `oncemore key`"
+                f"nothing was repaired: the store was made with another key than the one in use ({key_id()}, from "
+                f"{key_source().text}), and only that key can tell which entries are sound. See `oncemore key`"
             )
         wanted: dict[str, int] = {}
         for key, data in small.items():
@@ -128,8 +131,9 @@ def _point_to(store: Store, adopted: list[str]) -> None:
         data = store.get(key) if key == variant_key(node, {}) and store.get(node) is None else None
         if data is not None:
             meta = Decoded(data, key=key, secret=secret()).meta
-            about = {name: meta[name] for name in ("arguments", "shown", "data") if name in meta}
-            pointer = encode(None, {**about, "readings": [[]], "reads": {}}, key=node, secret=secret())
+            about: dict[str, Any] = {name: meta[name] for name in ("arguments", "shown", "data") if name in meta}
+            about.update(readings=[[]], reads={})
+            pointer = encode(None, about, key=node, secret=secret())
             store.commit(put={node: pointer.frames}, expect={node: None})
 
 
@@ -147,8 +151,7 @@ def _rebuilt(store: Store, known: set[str]) -> Iterator[str]:
             continue
         record.created, record.updated = told[0].time, told[-1].time
         record.attempts = max(1, sum(isinstance(event, (RunStarted, RunResumed)) for event in told))
-        endings = {RunFinished: "finished", RunFailed: "failed", RunInterrupted: "interrupted"}
-        record.ending = endings.get(type(told[-1]), "")  # type: ignore[arg-type]
+        record.ending = _ENDINGS.get(type(told[-1]), "")
         started, forked = told[0], next((event for event in told if isinstance(event, Forked)), None)
         record.workflow = started.workflow if isinstance(started, RunStarted) else None
         record.parent = (forked.parent, forked.at) if forked is not None else None
@@ -170,9 +173,9 @@ def _report(store: Store, run_id: str, record: Record, known: set[str]) -> Repai
         event = each.event
         assert isinstance(event, StepCompleted)
         own = (record.prefix + each.place, record.prefix + each.place.partition("@")[0])
-        if event.entry not in there or (event.entry.startswith("node/") and any(key not in there for key in own)):
-            if each.result:
-                lost.append(event.node)
+        needed = (event.entry, *own) if event.entry.startswith("node/") else (event.entry,)
+        if each.result and any(key not in there for key in needed):
+            lost.append(event.node)
     numbers = [int(key[len(record.log) :], 16) for key, _ in store.scan(record.log, most=0)]
     gaps = max([record.counted, *numbers]) - len(numbers)
     nodes = tuple(node for node in _whole(store, record.prefix) if node not in lost)

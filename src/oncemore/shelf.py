@@ -134,10 +134,29 @@ class Shelf:
                 if found is not None:
                     return Lookup(None, found.meta["hides"]) if found.is_tombstone else Lookup(found)
                 if today == entry.meta["reads"]:
+                    if self.replaced(entry) or self._exists(variant_key(key, today)):
+                        return self.find(node, now)
                     why = why or f"entry damaged: {GONE}"
         if why is None and node.key in self._lost:
+            if self._exists(node.key):  # another process has computed it since
+                self._lost.discard(node.key)
+                return self.find(node, now)
             why = f"entry damaged: {GONE}"
         return Lookup(None, why)
+
+    def replaced(self, entry: Decoded) -> bool:
+        """Whether another process has replaced or removed an entry since it was read: then nothing that is cached counts.
+
+        What such an entry needs may be missing, and nothing is wrong with that.
+        """
+        try:
+            data = self.store.get(entry.key)
+        except StoreError:
+            return False  # who reads it again will meet it
+        if data is not None and entry.is_stored_as(data):
+            return False
+        self.drop_cache()
+        return True
 
     def readings(self, node: Node) -> dict[str, Any] | None:
         """What was noted at the last time that the node ran, if it read state then: of what `find` has just read."""
@@ -181,6 +200,8 @@ class Shelf:
             self._fetch(self._prefix(entry.alias_of))
         found = self._read(entry.alias_of)
         if found is None:
+            if self.replaced(entry):
+                return self.read(key)
             raise IntegrityError(f"entry {entry.alias_of} is gone")
         if self._cache.get(key) is entry and self._cache.get(found.key) is found:
             self._cache[key] = found  # for the next time

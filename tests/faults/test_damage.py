@@ -346,7 +346,7 @@ def test_what_another_secret_signed_is_not_lost(store: Store, monkeypatch: pytes
     for _ in range(2):
         with monkeypatch.context() as patch:
             patch.setenv("ONCEMORE_KEY", "another secret")
-            with pytest.warns(CheckpointWarning, match="works beside them, and leaves them as they are"):
+            with pytest.warns(CheckpointWarning, match="runs are kept beside them"):
                 everything()
         everything()
     assert len(calls) == 0

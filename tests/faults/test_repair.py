@@ -30,6 +30,13 @@ from tests.processes import Script
 from tests.unit.pasts import content, flow, ran
 
 PAGE = 4096
+USER = """
+import sqlite3, sys
+connection = sqlite3.connect("store/cache.db")
+connection.execute("SELECT count(*) FROM Cache").fetchall()
+print(1, flush=True)
+sys.stdin.read()
+"""
 
 
 @checkpointed
@@ -239,8 +246,7 @@ def test_a_store_that_is_in_use_is_not_repaired() -> None:
         [
             sys.executable,
             "-c",
-            "import sqlite3, sys; c = sqlite3.connect('store/cache.db'); "
-            "c.execute('SELECT count(*) FROM Cache').fetchall(); print(1, flush=True); sys.stdin.read()",
+            USER,
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

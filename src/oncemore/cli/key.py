@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import click
 
@@ -44,7 +45,7 @@ def key(ctx: click.Context, store: str | None, as_json: bool) -> None:
     ctx.exit(0 if facts["same"] else UNWELL)
 
 
-def _told(facts: dict[str, object]) -> list[tuple[str, str]]:
+def _told(facts: Mapping[str, object]) -> list[tuple[str, str]]:
     return [
         ("key", str(facts["key"] or "none yet: it is made with the first checkpoint")),
         ("from", str(facts["from"])),
@@ -54,10 +55,8 @@ def _told(facts: dict[str, object]) -> list[tuple[str, str]]:
     ]
 
 
-def _advice(facts: dict[str, object]) -> list[str]:
+def _advice(facts: Mapping[str, object]) -> list[str]:
     if facts["same"]:
         return ["the store was made with this key" if facts["store_key"] else "the store is empty, or there is none"]
-    return [
-        "the store was made with another key: run as the user who made it (HOME), set ONCEMORE_KEY as it was then, or "
-        f"copy that key file to {facts['file']}"
-    ]
+    remedy = "run as the user who made it (HOME), set ONCEMORE_KEY as it was then"
+    return [f"the store was made with another key: {remedy}, or copy that key file to {facts['file']}"]

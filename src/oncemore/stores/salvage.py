@@ -1,8 +1,8 @@
 """The rows of a damaged database, read page by page.
 
-SQLite finds rows through a tree, and one bad page near its root hides thousands of good ones. The rows themselves are in leaf pages, each
-of which can be read by itself; this is how `.recover` of the sqlite3 shell works, which Python's sqlite3 does not have. What
-comes out may be altered, or older than what was there last: whoever wrote the values has to say which are sound.
+SQLite finds rows through a tree, and one bad page near its root hides thousands of good ones. The rows themselves are in leaf
+pages, each of which can be read by itself. The sqlite3 shell's `.recover` works this way; Python's sqlite3 does not have it. What
+comes out may be altered, or older than what was there last: whoever wrote the values has to tell which are sound.
 
 The format is documented at https://sqlite.org/fileformat2.html.
 """
