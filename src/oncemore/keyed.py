@@ -1,8 +1,8 @@
 """Which key a store was made with, and what becomes of those who come with another one.
 
-A key that did not make a store can't verify anything in it. This happens by accident: `sudo`, a container, `cron` and another `HOME`
-each have a key file of their own. Such a key works beside the owner's entries, under a prefix of its own. Nothing of the owner's is
-replaced, removed or set aside, and each key finds everything it has made.
+A key that did not make a store can't verify anything in it. This happens by accident: `sudo`, a container, `cron` and another
+`HOME` each have a key file of their own. Such a key works beside the owner's entries, under a prefix of its own. Nothing of the
+owner's is replaced, removed or set aside, and each key finds everything that it has made.
 """
 
 from __future__ import annotations

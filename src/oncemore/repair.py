@@ -176,7 +176,7 @@ def _report(store: Store, run_id: str, record: Record, known: set[str]) -> Repai
         needed = (event.entry, *own) if event.entry.startswith("node/") else (event.entry,)
         if each.result and any(key not in there for key in needed):
             lost.append(event.node)
-    numbers = [int(key[len(record.log) :], 16) for key, _ in store.scan(record.log, most=0)]
+    numbers = [event.seq for event in read_log(store, record.log)]
     gaps = max([record.counted, *numbers]) - len(numbers)
     nodes = tuple(node for node in _whole(store, record.prefix) if node not in lost)
     return RepairedRun(id=run_id, nodes=nodes, lost=tuple(lost), events_lost=gaps, renamed=record.uid not in known)

@@ -421,7 +421,7 @@ class Shelf:
     def forget(self, node: Node) -> bool:
         """Remove the node's checkpoint; whether there was one. A tombstone stays, which says that it was forgotten.
 
-        No copy of it stays: what was adopted for it goes as well, and so does what a rollback has put aside, unless a fork needs it.
+        No copy of it stays: what was adopted for it goes as well, and what a rollback has put aside, unless a fork needs that.
         """
         expect = {**self._open(), ALIASES: self.store.get(ALIASES)}  # no fork is made meanwhile
         counted = list(filter(self._has, self._known(node)))
