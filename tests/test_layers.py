@@ -18,7 +18,8 @@ ORDER: list[set[str]] = [
     {"bulk", "errors", "modules"},
     {"current", "events"},
     {"compression", "durations", "pickling", "secret", "stores", "summary"},
-    {"codec", "flight", "keyed"},
+    {"codec", "flight"},
+    {"keyed"},
     {"fingerprint", "beside", "blobs", "snapshots"},
     {"file"},
     {"surroundings"},
@@ -58,7 +59,7 @@ HEAVY = {
 
 # Rooms that a script enters only if it asks for them: they are imported where they are needed.
 OUTER = {
-    *("archive", "checkpoints", "comparison", "exchange", "history", "reshape", "retention", "verification"),
+    *("archive", "checkpoints", "comparison", "exchange", "history", "repair", "reshape", "retention", "verification"),
     *("report", "rehearsal", "stage"),
 }
 LATER = {f"oncemore.{room}" for room in OUTER | {"cli", "testing"}}

@@ -7,19 +7,30 @@ owner's is replaced, removed or set aside, and each key finds everything that it
 
 from __future__ import annotations
 
+from .codec import unseal
 from .errors import IntegrityError, StoreError, warn
-from .secret import key_id, key_source
+from .secret import key_id, key_source, secret
 from .stores import Store
 from .stores.within import Within
 
 OWNER = "key/owner"  # the id of the key that the store was made with. Not signed: others have to read it
+UNKNOWN = "unknown"  # what stands for the id where the mark is missing
 OTHERS = "other/"  # what the keys begin with under which others work
 
 
 def owner_of(store: Store) -> str:
-    """The id of the key that the store was made with; empty if nobody has written to it yet."""
+    """The id of the key that the store was made with; empty if nobody has written to it yet, or the present key has.
+
+    Where the mark is missing, the first run tells whether it was the present key.
+    """
     try:
-        return bytes(store.get(OWNER) or b"").decode("ascii", "replace")
+        owner = bytes(store.get(OWNER) or b"").decode("ascii", "replace")
+        first = None if owner else next(store.scan("run/", limit=1), None)
+        if first is not None and first[1] is not None:
+            unseal(first[1], first[0], secret())
+        return owner
+    except IntegrityError:
+        return UNKNOWN
     except StoreError:  # who needs an entry will meet it
         return ""
 

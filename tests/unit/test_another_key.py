@@ -11,7 +11,9 @@ import pytest
 
 from oncemore import CheckpointWarning, File, History, IntegrityError, checkpoint_scope, checkpointed, memoized
 from oncemore.cli import main
+from oncemore.keyed import OWNER
 from oncemore.secret import key_file, key_id
+from oncemore.stores import open_store
 from tests.processes import Script
 from tests.unit.pasts import both, content, flow, place, ran
 
@@ -112,6 +114,17 @@ def test_an_import_under_another_key_stands_beside_the_run_of_that_name(
             assert ran(flow(store)) == []
     assert {key: content(store).get(key) for key in before} == before
     assert ran(flow(store)) == []
+
+
+def test_another_key_does_not_take_over_a_store_whose_mark_is_lost(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    flow(store)
+    open_store(store).commit(delete=[OWNER])
+    with monkeypatch.context() as patch:
+        patch.setenv("ONCEMORE_KEY", "another")
+        with pytest.warns(CheckpointWarning, match="made with another key \\(unknown\\)"):
+            flow(store)
+    assert ran(flow(store)) == []
+    assert open_store(store).get(OWNER) == key_id().encode()
 
 
 def test_workers_of_another_key_work_beside_too(script: Script) -> None:

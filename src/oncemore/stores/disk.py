@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import quote, unquote_to_bytes
 from weakref import WeakValueDictionary
 
@@ -21,10 +21,9 @@ from . import LAST, Bytes, Frames, Hold, Store, check_change, checked, key_range
 from .cache import CHUNK, Cache, Unreadable, gate
 from .filesystem import network_file_system
 from .locks import lock_file
+from .repair import Missing, Salvaged, Sound
+from .repair import repair as repair_folder
 from .upkeep import Maintenance, maintain, orphans, shrink
-
-if TYPE_CHECKING:
-    from .repair import Missing, Salvaged, Sound
 
 _ROWS = (  # the second column: is it small enough
     "SELECT key, max(size, coalesce(length(value), 0)) <= ?, mode, filename, CASE WHEN length(value) <= ? THEN value END"
@@ -265,8 +264,6 @@ def open_url(url: str) -> DiskStore:
 
 def repair(url: str, sound: Sound, missing: Missing) -> Salvaged:
     """Repair the store at a `disk:` URL; see `repair.repair`."""
-    from .repair import repair as repair_folder
-
     return repair_folder(_parsed(url)[0], sound, missing)
 
 
