@@ -402,6 +402,8 @@ class Definition:
                 effects.pop(kind, None)
             return Found(entry, value, effects, moment, why)
         except CodecError as error:
+            if call.shelf.replaced(entry):
+                return self.recall(call, told)
             if self.once:
                 raise CodecError(
                     f"step {self.name} was performed on {effects_once.at(entry)} and is not performed again, but its recorded "

@@ -21,7 +21,7 @@ from .flight import Blocking, Completion, Path, Wait
 from .history.timeline import timeline
 from .identity import Part, code_of
 from .node import FORGOTTEN, GONE, SIGILS, Kept, Node, intents_of, items_of, quoted, state_of, variant_key
-from .records import changed, closed, read_log, signed, stamp
+from .records import ALIASES, REMOVED, changed, closed, home_of, read_log, signed, stamp
 from .secret import secret
 from .stores import Bytes, Frames, Store
 from .surroundings.protocol import EXCUSED
@@ -134,10 +134,29 @@ class Shelf:
                 if found is not None:
                     return Lookup(None, found.meta["hides"]) if found.is_tombstone else Lookup(found)
                 if today == entry.meta["reads"]:
+                    if self.replaced(entry) or self._exists(variant_key(key, today)):
+                        return self.find(node, now)
                     why = why or f"entry damaged: {GONE}"
         if why is None and node.key in self._lost:
+            if self._exists(node.key):  # another process has computed it since
+                self._lost.discard(node.key)
+                return self.find(node, now)
             why = f"entry damaged: {GONE}"
         return Lookup(None, why)
+
+    def replaced(self, entry: Decoded) -> bool:
+        """Whether another process has replaced or removed an entry since it was read: then nothing that is cached counts.
+
+        What such an entry needs may be missing, and nothing is wrong with that.
+        """
+        try:
+            data = self.store.get(entry.key)
+        except StoreError:
+            return False  # who reads it again will meet it
+        if data is not None and entry.is_stored_as(data):
+            return False
+        self.drop_cache()
+        return True
 
     def readings(self, node: Node) -> dict[str, Any] | None:
         """What was noted at the last time that the node ran, if it read state then: of what `find` has just read."""
@@ -181,6 +200,8 @@ class Shelf:
             self._fetch(self._prefix(entry.alias_of))
         found = self._read(entry.alias_of)
         if found is None:
+            if self.replaced(entry):
+                return self.read(key)
             raise IntegrityError(f"entry {entry.alias_of} is gone")
         if self._cache.get(key) is entry and self._cache.get(found.key) is found:
             self._cache[key] = found  # for the next time
@@ -398,21 +419,43 @@ class Shelf:
             return None  # it is about to be replaced or removed
 
     def forget(self, node: Node) -> bool:
-        """Remove the node's checkpoint; whether there was one. A tombstone stays, which says that it was forgotten."""
-        if not any(map(self._has, self._known(node))):
+        """Remove the node's checkpoint; whether there was one. A tombstone stays, which says that it was forgotten.
+
+        No copy of it stays: what was adopted for it goes as well, and what a rollback has put aside, unless a fork needs that.
+        """
+        expect = {**self._open(), ALIASES: self.store.get(ALIASES)}  # no fork is made meanwhile
+        counted = list(filter(self._has, self._known(node)))
+        put_aside = self._put_aside(node)
+        nodes = list(dict.fromkeys([node.key, *counted, *filter(self._has, put_aside or ())]))
+        if nodes == [node.key] and not counted:
             return False
-        entries = [node.key, *(key for key, _ in self.store.scan(f"{node.key}@", most=0))]
-        removed = [*entries[1:], *map(listing_key, entries), *(c for key in entries for c in self._chunks_of(key))]
+        variants = [key for each in nodes for key, _ in self.store.scan(f"{each}@", most=0)]
+        entries = [*nodes, *variants]
+        removed = [*variants, *map(listing_key, entries), *(c for key in entries for c in self._chunks_of(key))]
         parted = {blob for entry in entries for blob in listed(self.store, entry)}
-        put: dict[str, Frames] = {node.key: tombstone(node.key, self.secret, FORGOTTEN), changed(self.owner): stamp()}
+        put: dict[str, Frames] = {key: tombstone(key, self.secret, FORGOTTEN) for key in nodes}
+        put.update({changed(self.owner): stamp(), REMOVED: stamp()})
         self._touched.update(put, removed)
-        append = self._appended([StepForgotten(**node.about(), entry=node.key)])
-        if not self.store.commit(delete=removed, put=put, append=append, expect=self._open()):
+        event = StepForgotten(**node.about(), entry=node.key, everywhere=put_aside is not None)
+        if not self.store.commit(delete=removed, put=put, append=self._appended([event]), expect=expect):
             other = self._elsewhere() or self
             return other.forget(other.node(node.step, node.arguments, node.code))
         release(self.store, parted)
         self._cache_written(put, removed)
-        return True
+        return bool(counted)
+
+    def _put_aside(self, node: Node) -> list[str] | None:
+        """Where the node's entry may stand under prefixes that rollbacks of the run have replaced. None: forks may need it."""
+        if self._log is None or next(self.store.scan(f"forks/{self.owner}/", limit=1, most=0), None) is not None:
+            return None
+        keys: list[str] = []
+        after = ""
+        while (found := next(self.store.scan(f"node/{self.owner}", after=after, limit=1, most=0), None)) is not None:
+            prefix = home_of(found[0])
+            after = f"{prefix}\U0010ffff"
+            if prefix != self.home:
+                keys.append(prefix + node.key[len(self.home) :])
+        return keys
 
     def _has(self, key: str) -> bool:
         """Whether an entry is there, sound or not, that is no tombstone."""

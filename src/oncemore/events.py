@@ -170,9 +170,15 @@ class StepNotKept(StepEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class StepForgotten(StepEvent):
-    """The checkpoint of a node was removed because somebody asked for it."""
+    """The checkpoint of a node was removed because somebody asked for it.
+
+    `everywhere`: so was what rollbacks had put aside of it. Undoing them does not bring it back.
+    """
+
+    rare = frozenset({"everywhere"})
 
     entry: str
+    everywhere: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

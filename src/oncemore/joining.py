@@ -10,6 +10,7 @@ from . import current, records
 from .dry_run import new_run
 from .entries import Shelf
 from .errors import StoreError
+from .keyed import keyed
 from .modules import loaded
 from .opening import default_store
 from .records import Reference, changed, record_key
@@ -40,7 +41,7 @@ def join(reference: Reference) -> Run:
 
 
 def _open(reference: Reference) -> Run:
-    store = open_store(reference.store)
+    store = keyed(open_store(reference.store), writing=False)
     if not reference.id:
         return _shared_only(store)
     run = new_run(reference.id, store, strict=reference.strict, inputs=reference.inputs)
@@ -72,7 +73,7 @@ def outside() -> Run:
     store = default_store()
     place = (os.getpid(), current.rehearsal, "", store.url)
     if place not in _joined:
-        _joined[place] = _shared_only(store)
+        _joined[place] = _shared_only(keyed(store, writing=current.rehearsal is None))
     if _is_worker():
         follow(_joined[place])
     return _joined[place]

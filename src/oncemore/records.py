@@ -120,7 +120,7 @@ def sealed_as(key: str) -> str | None:
     """Under which name an entry is signed: events under that of their log, marks not at all."""
     if key.startswith("event/"):
         return key[: key.rindex("/") + 1]
-    return None if key.startswith(("pending/", "changed/", "forks/", "gone/")) else key
+    return None if key.startswith(("pending/", "changed/", "forks/", "gone/", "key/", "other/")) else key
 
 
 def parse(key: str, data: Bytes) -> Record:
@@ -213,7 +213,7 @@ def _bodies(store: Store, log: str, since: int) -> Iterator[tuple[int, bytes]]:
     for key, data in store.scan(log, after=f"{log}{since:016x}"):
         try:
             yield int(key[len(log) :], 16), bytes(unseal(data or b"", log, known))
-        except IntegrityError as error:
+        except (IntegrityError, ValueError) as error:  # signed with another secret, or under a key that is no event's
             warn(f"event {key} is left out: {error}")
 
 

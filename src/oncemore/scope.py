@@ -18,6 +18,7 @@ from .current import current_run
 from .dry_run import Looking, new_run
 from .errors import is_terminal, log
 from .flight import Blocking
+from .keyed import keyed
 from .opening import default_store, disabled, ending
 from .records import checked
 from .run import Run
@@ -83,6 +84,7 @@ class checkpoint_scope:
             store = open_store(f"memory://disabled-{os.urandom(8).hex()}")
         else:
             store = default_store() if self._store is None else open_store(self._store)
+            store = keyed(store, writing=current.rehearsal is None, strict=self._options["strict"])
         run = new_run(run_id, store, **self._options).open()
         heard = bool(os.environ.get("ONCEMORE_LOG")) or is_terminal(sys.stderr)
         if heard and not self._quiet and not isinstance(run, Looking):

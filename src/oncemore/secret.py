@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
+from typing import NamedTuple
 
 from blake3 import blake3
 
 from .errors import UsageError, warn
 
 _CONTEXT = "oncemore 2026-11-16 entry authentication"
+_ID_CONTEXT = "oncemore 2026-11-18 key id"
 
 
 def key_file() -> str:
@@ -28,6 +30,28 @@ def secret() -> bytes:
 def _found(given: str | None, *where: str | None) -> bytes:
     """The secret for these settings: read once, for it is needed with every entry."""
     return _derive(given.encode() if given else _read(key_file()))
+
+
+def key_id() -> str:
+    """A short name of the key in use, which gives nothing of it away: to see which of two it is."""
+    return blake3(secret(), derive_key_context=_ID_CONTEXT).hexdigest(length=4)
+
+
+class KeySource(NamedTuple):
+    """Where the key in use comes from. `file` is where it is, or would be without `ONCEMORE_KEY`."""
+
+    text: str
+    file: str
+    given: bool  # by ONCEMORE_KEY
+
+
+def key_source() -> KeySource:
+    """Where the key comes from that `secret` gives. Reads and makes nothing."""
+    path, home, config = key_file(), os.environ.get("HOME"), os.environ.get("XDG_CONFIG_HOME")
+    if os.environ.get("ONCEMORE_KEY"):
+        return KeySource("ONCEMORE_KEY", path, True)
+    where = f"XDG_CONFIG_HOME={config}" if config else f"HOME={home}" if home else "HOME is not set"
+    return KeySource(f"{path} ({where}, ONCEMORE_KEY is not set)", path, False)
 
 
 def _derive(material: bytes) -> bytes:

@@ -50,6 +50,7 @@ class Modelled:
     uid: int
     done: list[Token] = field(default_factory=list)
     undo: list[list[Token]] = field(default_factory=list)
+    forebears: list[int] = field(default_factory=list)
 
     def lists(self) -> list[list[Token]]:
         return [self.done, *self.undo]
@@ -117,7 +118,10 @@ class HistoryMachine(RuleBasedStateMachine):
         with checkpoint_scope(run_id, store=self.store):
             there = value in [token.value for token in self.runs[run_id].done]
             assert work.forget(value) == there
-        self.runs[run_id].drop(value)
+        run = self.runs[run_id]
+        run.drop(value)
+        if not any(run.uid in other.forebears for other in self.runs.values()):  # else a fork may need it
+            run.undo = [[token for token in done if token.value != value] for done in run.undo]
 
     @precondition(lambda self: self.runs)
     @rule(pick=picks, where=places, keep=st.booleans())
@@ -174,6 +178,7 @@ class HistoryMachine(RuleBasedStateMachine):
             return
         self.history.fork(run_id, new_id, at=None if now else checkpoint)
         self.runs[new_id] = self.new(list(run.done) if now else run.done[: index + 1])
+        self.runs[new_id].forebears = [*run.forebears, run.uid]
 
     @precondition(lambda self: self.runs)
     @rule(pick=picks, new_id=ids)

@@ -9,6 +9,7 @@ from typing import Any
 
 from oncemore import Run, checkpoint_scope, checkpointed, current_run
 from oncemore.codec import Decoded
+from oncemore.keyed import OWNER
 from oncemore.secret import secret
 from oncemore.stores import Bytes, Frames, Hold, Store, open_store
 
@@ -115,8 +116,8 @@ class Counting:
 
 
 def keys(store: Any, prefix: str = "") -> list[str]:
-    """The keys in a store."""
-    return [key for key, _ in open_store(store).scan(prefix, most=0)]
+    """The keys in a store, but for the mark that says whose it is."""
+    return [key for key, _ in open_store(store).scan(prefix, most=0) if key != OWNER]
 
 
 def values(store: Any) -> list[str]:
@@ -127,5 +128,6 @@ def values(store: Any) -> list[str]:
 
 
 def content(store: Any) -> dict[str, bytes]:
-    """All that a store holds, but for the stamps that are others with every change of a kind."""
-    return {key: bytes(data or b"") for key, data in open_store(store).scan("") if not key.startswith("changed/")}
+    """All that a store holds, but for the mark that says whose it is and the stamps that are others with every change."""
+    left_out = ("changed/", OWNER)
+    return {key: bytes(data or b"") for key, data in open_store(store).scan("") if not key.startswith(left_out)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any, Callable
@@ -25,6 +26,7 @@ from oncemore import (
 )
 from oncemore.events import StepCompleted
 from oncemore.retention import keep_last
+from oncemore.stores import open_store
 from tests.unit.pasts import both, content, flow, keys, names, place, ran
 
 
@@ -428,3 +430,187 @@ def test_json_cannot_write_outside_its_own_run(store: str) -> None:
     Path("runs.json").write_text(json.dumps(planted))
     History(store).import_json("runs.json")
     assert content(store)[victim] == before
+
+
+# -- files that somebody else made
+
+
+def planted(change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the only run of the JSON file."""
+    content = json.loads(Path("runs.json").read_text())
+    change(content["runs"][0])
+    Path("runs.json").write_text(json.dumps(content))
+
+
+def completed(run: dict[str, Any]) -> dict[str, Any]:
+    """The first completed step among its events."""
+    found: dict[str, Any] = next(event for event in run["events"] if event["event"] == "StepCompleted")
+    return found
+
+
+def test_pruning_a_run_from_json_removes_nothing_of_another_run() -> None:
+    store = place("memory")
+    flow(store, "victim")
+    flow(store, "r", x=5)
+    History(store).export_json("runs.json", runs=["r"])
+    History(store).delete("r")
+    before = content(store)
+    planted(lambda run: completed(run).update(snapshot="run/victim"))
+    History(store).import_json("runs.json")
+    History(store).prune(keep_last(1), runs=["r"])
+    assert {key: content(store).get(key) for key in before} == before
+
+
+@pytest.mark.parametrize("entry", ["run/victim", "node/0123456789abcdef/load/1.2", "code/", "shared/../run", "", 7])
+def test_json_whose_events_name_entries_of_others_brings_nothing(entry: Any) -> None:
+    store, other = place("memory"), place("memory", "other")
+    flow(store)
+    History(store).export_json("runs.json")
+    planted(lambda run: completed(run).update(entry=entry))
+    with pytest.raises(IntegrityError, match="runs.json is damaged .*nothing was imported"):
+        History(other).import_json("runs.json")
+    assert content(other) == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda run: run.update(created="yesterday"),
+        lambda run: run.update(attempts=[1]),
+        lambda run: run.update(workflow={"x": 1}),
+        lambda run: run["checkpoints"][0].update(entry=3),
+        lambda run: run["checkpoints"][0]["kept"].update(arguments={"argument `x`": ["not a digest"]}),
+        lambda run: run["checkpoints"][0]["kept"].update(seconds="long"),
+        lambda run: run["checkpoints"][1].update(state=["not a dict"]),
+        lambda run: completed(run).update(seconds=None),
+        lambda run: completed(run).update(fingerprint="../.."),
+        lambda run: run["events"].pop(1),
+        lambda run: run["events"][0].update(seq=10**15),
+        lambda run: run["events"].append(7),
+        lambda run: run.update(once=[{"call": "c", "time": 0.0, "identity": 3}]),
+    ],
+)
+def test_json_with_a_value_of_another_type_brings_nothing(change: Callable[[dict[str, Any]], object]) -> None:
+    store, other = place("memory"), place("memory", "other")
+    flow(store)
+    History(store).export_json("runs.json")
+    planted(change)
+    with pytest.raises(IntegrityError, match="runs.json is damaged .*nothing was imported"):
+        History(other).import_json("runs.json")
+    assert content(other) == {}
+
+
+def test_json_nested_without_end_is_said_to_be_damaged() -> None:
+    Path("runs.json").write_text("[" * 200_000)
+    with pytest.raises(IntegrityError, match="runs.json is damaged"):
+        History(place("memory")).import_json("runs.json")
+
+
+def test_json_replaces_no_snapshot_of_generators_and_no_loop() -> None:
+    store, other = place("memory"), place("memory", "other")
+    flow(store)
+    History(store).export_json("runs.json")
+    uid = json.loads(Path("runs.json").read_text())["runs"][0]["uid"]
+    planted(lambda run: run["checkpoints"][1].update(snapshot=f"state/{uid}/opening"))
+    planted(lambda run: run["checkpoints"][0].update(entry=f"node/{uid}/$/loop/1.2.3."))
+    History(other).import_json("runs.json")
+    assert f"state/{uid}/opening" not in keys(other)
+    assert not any("/$/" in key for key in keys(other))
+
+
+def test_json_replaces_nothing_that_a_fork_has_from_a_deleted_run(store: str) -> None:
+    fork(flow(store), "child")
+    History(store).export_json("runs.json", runs=["r"])
+    History(store).delete("r")
+    before = content(store)
+    planted(lambda run: run["checkpoints"][0].update(result="of a stranger"))
+    History(store).import_json("runs.json")
+    after = content(store)
+    assert {key: after.get(key) for key in before if not key.startswith("gone/")} == {
+        key: data for key, data in before.items() if not key.startswith("gone/")
+    }
+    assert ran(flow(store, "child")) == []
+
+
+def test_json_of_a_run_whose_record_cannot_be_verified_here_is_refused(store: str) -> None:
+    flow(store)
+    History(store).export_json("runs.json")
+    here = open_store(store)
+    here.commit(put={"run/r": [b"damaged"]})
+    before = content(store)
+    planted(lambda run: run.update(id="another"))
+    with pytest.warns(CheckpointWarning), pytest.raises(UsageError, match="its record there is missing or can't be"):
+        History(store).import_json("runs.json")
+    assert content(store) == before
+
+
+@checkpointed(effect="once")
+def pay(amount: int) -> int:
+    raise SystemExit(amount)
+
+
+def test_what_json_says_of_an_unknown_outcome_is_never_signed_when_it_is_settled() -> None:
+    store, other = place("memory"), place("memory", "other")
+    with pytest.raises(SystemExit), checkpoint_scope("r", store=store):
+        pay(3)
+    History(store).export_json("runs.json")
+    planted(lambda run: run["once"][0].update(result="bytes of a stranger", effects=["globals"], roots=[["x"]]))
+    History(other).import_json("runs.json")
+    (unknown,) = History(other).unknown_outcomes("r")
+    History(other).resolve("r", unknown.node, happened=False)
+    assert History(other).unknown_outcomes("r") == []
+    assert keys(other, "once/") == []
+
+
+@checkpointed
+def count_lines(path: str) -> int:
+    return len(Path(path).read_text().splitlines())
+
+
+def test_a_step_that_read_a_file_runs_again_after_json(store: str, other: str) -> None:
+    Path("lines.txt").write_text("one\n")
+    with checkpoint_scope("r", store=store):
+        count_lines("lines.txt")
+    History(store).export_json("runs.json")
+    History(other).import_json("runs.json")
+    Path("lines.txt").write_text("one\ntwo\n")
+    with pytest.warns(CheckpointWarning, match="not in the file"), checkpoint_scope("r", store=other):
+        assert count_lines("lines.txt") == 2
+
+
+@pytest.mark.parametrize("trust", [False, True])
+@pytest.mark.parametrize("member", ["manifest.json", "signature", "entries/0"])
+def test_an_archive_is_refused_before_a_member_is_unpacked(member: str, trust: bool) -> None:
+    store, other = place("memory"), place("memory", "other")
+    flow(store)
+    History(store).export("runs.zip")
+    with zipfile.ZipFile("runs.zip") as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile("runs.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, bytes(200 << 20) if name == member else data)
+    assert os.path.getsize("runs.zip") < 1 << 20
+    tracemalloc.start()
+    try:
+        with pytest.raises(IntegrityError, match="runs.zip is damaged .*compressed members.*nothing was imported"):
+            History(other).import_("runs.zip", trust=trust)
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+    assert content(other) == {}
+
+
+def test_an_archive_whose_members_share_their_bytes_is_refused() -> None:
+    store, other = place("memory"), place("memory", "other")
+    flow(store)
+    History(store).export("runs.zip")
+    with zipfile.ZipFile("runs.zip", "a") as archive:
+        archive.writestr("long", bytes(1 << 16))
+        for number in range(100):
+            copy = zipfile.ZipInfo(f"copy {number}")
+            known = archive.getinfo("long")
+            copy.header_offset, copy.CRC = known.header_offset, known.CRC
+            copy.file_size = copy.compress_size = known.file_size
+            archive.filelist.append(copy)
+    with pytest.raises(IntegrityError, match="members overlap"):
+        History(other).import_("runs.zip", trust=True)

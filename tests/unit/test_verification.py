@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from oncemore import File, History, checkpoint_scope, checkpointed
+from oncemore import CheckpointWarning, File, History, checkpoint_scope, checkpointed, current_run
 from oncemore.history.verify import Verified
+from oncemore.keyed import OWNER
 from oncemore.retention import keep_last
 from oncemore.stores import Bytes
 from tests.unit.pasts import Counting, both, flow, keys, place
@@ -65,7 +66,7 @@ def test_a_store_with_a_long_past_is_well(kind: str) -> None:
     assert verified.findings == ()
     assert verified.well
     assert verified.runs == 4
-    assert verified.entries == len(keys(history.store))
+    assert verified.entries == len([*keys(history.store), OWNER])
     for run in history.run_ids():
         history.delete(run)
     assert history.verify().findings == ()
@@ -121,7 +122,16 @@ def test_another_secret_damages_everything_that_is_signed(monkeypatch: pytest.Mo
     monkeypatch.setenv("ONCEMORE_KEY", "somebody else's secret")
     verified = history.verify()
     unsigned = [key for key in keys("store") if key.startswith(("pending/", "changed/", "forks/", "gone/"))]
-    assert len(found(verified, "damaged")) == verified.entries - len(unsigned)
+    assert len(found(verified, "damaged")) == verified.entries - len([*unsigned, OWNER])
+
+
+def test_a_store_of_another_key_is_not_said_to_be_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    full("store")
+    monkeypatch.setenv("ONCEMORE_KEY", "somebody else's secret")
+    with pytest.warns(CheckpointWarning, match="made with another key"):
+        verified = History("store").verify()
+    assert not verified.well
+    assert [finding.kind for finding in verified.findings] == ["foreign"]
 
 
 def test_a_value_file_that_is_gone_is_damage() -> None:
@@ -231,3 +241,74 @@ def test_a_store_that_is_in_use_is_found_well() -> None:
     finally:
         stop.set()
         worker.join()
+
+
+@checkpointed(share=True)
+def shared_numbers(n: int):
+    yield from range(n)
+
+
+@checkpointed(effect="once")
+def posted(n: int) -> File:
+    return written(f"posted{n}.txt")
+
+
+@checkpointed(capture_output=True)
+def printing(n: int) -> None:
+    print(n)
+
+
+@checkpointed
+def stateful(n: int) -> int:
+    run = current_run()
+    assert run is not None
+    run.state["n"] = run.state.get("n", 0) + n
+    return n
+
+
+@pytest.mark.parametrize("kind", both)
+def test_a_store_with_entries_of_every_kind_is_verified(kind: str) -> None:
+    store = place(kind)
+
+    def everything(stop: int) -> None:
+        with checkpoint_scope("r", store=store) as run:
+            list(shared_numbers(3))
+            posted(1)
+            printing(1)
+            run.map(stateful, range(3))
+            run.checkpoint("middle")
+            for i in run.loop("outer", range(4)):
+                run.state["i"] = i
+                for j in run.loop("inner", ["a", "b"]):
+                    stateful(10 * i + len(j))
+                if i == stop:
+                    raise RuntimeError
+            list(numbers(4))
+
+    for stop in (1, 2):
+        with pytest.raises(RuntimeError):
+            everything(stop)
+        assert History(store).verify().well
+    everything(9)
+    history = History(store)
+    assert history.verify().findings == ()
+    history.fork("r", "fork", at="middle")
+    history.rollback("r", to="middle")
+    everything(9)
+    assert history.verify().well
+    history.prune(keep_last(2))
+    assert history.verify().well
+    history.delete("r")
+    assert history.verify().well
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["blob", "calls", "changed", "code", "damaged", "event", "files", "forks", "gone", "items", "key", "node", "once"]
+    + ["other", "pending", "run", "shared", "state", "wrote", "", "strange"],
+)
+def test_keys_that_nobody_of_ours_has_written_are_findings_and_no_errors(kind: str) -> None:
+    history = full("memory://of-strange-keys" + os.environ["HOME"])
+    for rest in ("", "/", "/x", "/x/y", "/x/y/z@", "/0123456789abcdef/", "/0123456789abcdef/$", "/ü/\U0010ffff"):
+        history.store.commit(put={kind + rest: [b"planted"]})
+    assert history.verify().findings

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from .. import CheckpointWarning, OncemoreError
-from . import completion, doctor, get, plan, prune, rollback, runs, transfer, verify, why
+from . import completion, doctor, get, key, plan, prune, repair, rollback, runs, transfer, verify, why
 from .codes import DECLINED, DONE, FAILED, INTERRUPTED, MEANINGS, UNHEARD
 from .names import alike
 from .options import Declined
@@ -38,6 +38,8 @@ _COMMANDS: list[click.Command] = [
     transfer.import_,
     verify.verify,
     doctor.doctor,
+    key.key,
+    repair.repair,
     completion.completion,
 ]
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"{code:5}  {meaning}" for code, meaning in MEANINGS.items())

@@ -15,7 +15,8 @@ import click
 from .. import History, OncemoreError
 from ..durations import size
 from ..history.verify import Littered
-from ..secret import key_file
+from ..keyed import another_key, owner_of
+from ..secret import key_file, key_id
 from ..stores import Store, default_target, open_store, store_exists
 from ..stores.disk import DiskStore
 from ..stores.filesystem import NETWORK_FILE_SYSTEMS, file_system
@@ -80,6 +81,7 @@ def _store(target: str) -> Iterator[Check]:
             return
         store = open_store(target)
         yield Check("store", "ok", store.url)
+        yield from _keys(store)
         yield from _entries(store)
     except OncemoreError as error:
         yield Check("store", "problem", str(error))
@@ -87,6 +89,13 @@ def _store(target: str) -> Iterator[Check]:
     yield _written(store)
     if isinstance(store, DiskStore):
         yield from _folder(store.path)
+
+
+def _keys(store: Store) -> Iterator[Check]:
+    """Whether it is the store of the key in use."""
+    owner = owner_of(store)
+    if owner and owner != key_id():
+        yield Check("key", "problem", another_key(store, owner))
 
 
 def _entries(store: Store) -> Iterator[Check]:

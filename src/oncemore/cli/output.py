@@ -30,6 +30,7 @@ _STYLES = {
     "damaged": "red",
     "dangling": "red",
     "orphan": "yellow",
+    "foreign": "red",
 }
 
 

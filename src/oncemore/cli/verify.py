@@ -31,6 +31,7 @@ def verify(ctx: click.Context, store: str | None, as_json: bool) -> None:
     damaged   an entry is not what was written there
     dangling  something is referred to and not there
     orphan    something is there that nothing refers to: no harm, but it takes space
+    foreign   the store was made with another key, see `oncemore key`: its entries were not checked
 
     The exit code is 0 if nothing is damaged and nothing is missing.
     """
@@ -50,7 +51,7 @@ def _verdict(found: Verified) -> str:
     counts = {kind: sum(each.kind == kind for each in found.findings) for kind in ("damaged", "dangling", "orphan")}
     said = f"{looked}: {counts['damaged']} damaged, {counts['dangling']} dangling, {plural(counts['orphan'], 'orphan')}"
     if counts["damaged"] == found.entries > 0:
-        said += ". All of them: is this the secret that they were signed with? See `oncemore doctor`"
+        said += ". All of them: is this the key that they were signed with? See `oncemore key`"
     return said
 
 

@@ -281,6 +281,10 @@ class Decoded:
         """Whether what is stored of the value is the same, byte for byte; if not, the values may still be equal."""
         return list(self._frames())[1:] == list(other._frames())[1:]
 
+    def is_stored_as(self, data: Bytes) -> bool:
+        """Whether these are the bytes that it was read from; their signature is not looked at."""
+        return unsigned(data) == self._body
+
     def load(self, find: Finding | None = None) -> Any:
         """A fresh value; `find` gives the objects kept by name.
 

@@ -143,6 +143,7 @@ class _Archive:
 
     def __init__(self, file: BinaryIO, path: str, trust: bool) -> None:
         self._zip = zipfile.ZipFile(file)
+        self._require_stored(os.fstat(file.fileno()).st_size)
         text = self._zip.read("manifest.json")
         manifest: dict[str, Any] = json.loads(text)
         if manifest["format"] != FORMAT:
@@ -167,6 +168,14 @@ class _Archive:
                 self.records[key] = json.loads(bytes(unsigned(data)))["uid"]
         of_runs = (key for key in self.keys if key.startswith(("node/", "event/", "state/", "items/", "once/")))
         self.uids = {"shared", *self.records.values(), *(re.split("[/.]", key)[1] for key in of_runs)}
+
+    def _require_stored(self, size: int) -> None:
+        """`export` compresses no member: one that is compressed, or shares its bytes with another, may be of any size unpacked."""
+        members = self._zip.infolist()
+        if any(each.compress_type != zipfile.ZIP_STORED or each.file_size != each.compress_size for each in members):
+            raise ValueError("it has compressed members, which `export` never writes")
+        if sum(each.file_size for each in members) > size or len(set(self._zip.namelist())) < len(members):
+            raise ValueError("its members overlap")
 
     def read(self, key: str) -> bytes:
         return self._zip.read(f"entries/{self.keys[key]}")

@@ -14,15 +14,17 @@ from ..dry_run import over
 from ..effects_once import Unknown
 from ..entries import Shelf
 from ..errors import UsageError
+from ..keyed import claim, keyed
 from ..opening import default_store
 from ..past import Past
 from ..records import Record, record_key
 from ..retention import Policy, Pruned, give_back, prune
 from ..secret import secret
-from ..stores import Store, open_store
-from . import archive, json_exchange, rollback, verify
+from ..stores import Store, default_target, open_store
+from . import archive, json_exchange, repair, rollback, verify
 from .checkpoints import When, aware
 from .compare import Comparison, compare
+from .repair import Repaired
 from .timeline import count
 from .verify import Progress, Verified
 
@@ -64,7 +66,7 @@ class History:
     """
 
     def __init__(self, store: StoreLike | None = None) -> None:
-        self.store = over(default_store() if store is None else open_store(store))
+        self.store = keyed(over(default_store() if store is None else open_store(store)), writing=False)
 
     def runs(
         self,
@@ -170,6 +172,16 @@ class History:
         """
         return verify.verify(self.store, progress)
 
+    @staticmethod
+    def repair(store: str | os.PathLike[str] | None = None) -> Repaired:
+        """Recover a store whose database is damaged, named by path or URL: such a store cannot be opened.
+
+        A new database is made of all entries that can still be read and whose signatures are right; the damaged one is set
+        aside, beside it. Says which runs are whole, and of the others which nodes are lost and run again. A sound store is
+        left as it is. StoreUnavailable while another process has the store open.
+        """
+        return repair.repair(default_target() if store is None else store)
+
     def prune(self, policy: Policy, *, runs: Sequence[str] | None = None, dry_run: bool = False) -> Pruned:
         """Remove the checkpoints that `policy` does not keep, run by run. Says what went, or with `dry_run` what would go."""
         return prune(self.store, policy, self._chosen(runs), dry_run=dry_run)
@@ -183,6 +195,7 @@ class History:
 
         `trust` admits a file that was signed with another secret: its values are pickles, which can run any code.
         """
+        claim(self.store)
         return archive.import_(self.store, path, trust=trust)
 
     def export_json(self, path: str | os.PathLike[str], runs: Sequence[str] | None = None) -> None:
@@ -191,6 +204,7 @@ class History:
 
     def import_json(self, path: str | os.PathLike[str]) -> list[str]:
         """Bring the runs of such a file into this store; their ids."""
+        claim(self.store)
         return json_exchange.import_json(self.store, path)
 
     def _chosen(self, runs: Sequence[str] | None) -> list[str]:

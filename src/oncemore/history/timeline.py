@@ -67,8 +67,9 @@ class Timeline:
             self._now[made.place] = made
         elif isinstance(event, events.StepForgotten):
             node = place_of(event.entry)
-            for place in [place for place in self._now if place.partition("@")[0] == node]:
-                del self._now[place]
+            for known in (self._now, *(self._undo if event.everywhere else ())):
+                for place in [place for place in known if place.partition("@")[0] == node]:
+                    del known[place]
         elif isinstance(event, events.CheckpointsPruned):  # also of what a rollback put aside
             gone = {(self.log, number) for number in event.checkpoints}
             for known in (self._now, *self._undo):

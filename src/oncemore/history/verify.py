@@ -5,6 +5,7 @@ Jobs may run meanwhile: what looks wrong is looked at a second time, and only wh
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -16,18 +17,24 @@ from ..blobs import listing_key
 from ..codec import Decoded, unseal
 from ..errors import CheckpointWarning, IntegrityError
 from ..events import SnapshotSaved, StepCompleted
+from ..keyed import OTHERS, OWNER, owner_of
 from ..records import Record, home_of, run_id_of, sealed_as
 from ..secret import secret
 from ..stores import Bytes, Store
+from ..stores.within import Within
 from .rollback import forks_of, targets
 from .timeline import timeline
 
 Progress = Callable[[int, int], object]
-Kind = Literal["damaged", "dangling", "orphan"]
+Kind = Literal["damaged", "dangling", "orphan", "foreign"]
 
 _VALUES = frozenset(("node", "once", "shared"))  # what can have items, and the contents of files
 _OWNED = frozenset(("calls", "event", "items", "node", "once", "state", "wrote"))  # by a run
-_KINDS = _VALUES | _OWNED | {"blob", "changed", "code", "damaged", "files", "forks", "gone", "pending", "run"}
+_KINDS = (
+    _VALUES
+    | _OWNED
+    | {"blob", "changed", "code", "damaged", "files", "forks", "gone", "key", "other", "pending", "run"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +42,8 @@ class Finding:
     """Something that is not as it should be, and where.
 
     damaged: an entry is not what was written there. dangling: something is referred to and not there. orphan: something is
-    there that nothing refers to; it takes space and does no harm.
+    there that nothing refers to; it takes space and does no harm. foreign: the store was made with another key, with which alone
+    its entries can be checked.
     """
 
     kind: Kind
@@ -77,7 +85,15 @@ def verify(store: Store, progress: Progress | None = None) -> Verified:
             first = set(found)
             found = [finding for finding in verifier.look() if finding in first]
         entries, runs = len(verifier.keys), len(verifier.runs)
-        return Verified(entries=entries, bytes=verifier.bytes, runs=runs, findings=(*verifier.damaged(), *found))
+        findings = (*_foreign(store), *verifier.damaged(), *found)
+        return Verified(entries=entries, bytes=verifier.bytes, runs=runs, findings=findings)
+
+
+def _foreign(store: Store) -> Iterator[Finding]:
+    if isinstance(store, Within):
+        unchecked = sum(1 for key, _ in store.below.scan("", most=0) if not key.startswith((OTHERS, OWNER)))
+        said = f"the store was made with another key ({owner_of(store.below)}): {unchecked} entries of its owner not checked"
+        yield Finding(kind="foreign", key=OWNER, said=said)
 
 
 class _Verifier:
@@ -108,6 +124,8 @@ class _Verifier:
 
     def _check(self, key: str, data: Bytes) -> None:
         kind, name = key.partition("/")[0], sealed_as(key)
+        if kind == "event" and not re.fullmatch("event/[0-9a-f]+/[0-9a-f]{16}", key):
+            raise IntegrityError(f"{key} is no key of an event")
         if name is None or kind == "damaged" or kind not in _KINDS:
             return
         if kind not in _VALUES:
@@ -144,7 +162,7 @@ class _Verifier:
         """Events are numbered without gaps."""
         logs: dict[str, set[int]] = {}
         for key in self.keys:
-            if key.startswith("event/"):
+            if key.startswith("event/") and key not in self._altered:  # anyone can plant one of any number
                 log, _, digits = key.rpartition("/")
                 logs.setdefault(log, set()).add(int(digits, 16))
         for log, numbers in sorted(logs.items()):

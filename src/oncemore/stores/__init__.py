@@ -14,10 +14,13 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 from urllib.parse import quote
 
 from ..errors import UsageError
+
+if TYPE_CHECKING:
+    from .repair import Salvaged
 
 Bytes = bytes | bytearray | memoryview
 Frames = Sequence[Bytes]  # one entry's bytes in pieces, so that large buffers are written without being joined
@@ -151,6 +154,19 @@ def store_exists(target: str | os.PathLike[str] | Store) -> bool:
     module, _, url = _found(target)
     exists: Callable[[str], bool] | None = getattr(import_module(module), "exists", None)
     return exists is None or exists(url)
+
+
+def repair_store(
+    target: str | os.PathLike[str],
+    sound: Callable[[str, Bytes], bool],
+    missing: Callable[[Mapping[str, Bytes]], Mapping[str, int]],
+) -> Salvaged:
+    """Repair the store at a path or URL, as its module's `repair(url, sound, missing)` does; see `repair.repair`."""
+    module, _, url = _found(target)
+    repair: Callable[..., Salvaged] | None = getattr(import_module(module), "repair", None)
+    if repair is None:
+        raise UsageError(f"{url} has no file that could be damaged: only stores on disk are repaired")
+    return repair(url, sound, missing)
 
 
 def _found(target: str | os.PathLike[str]) -> tuple[str, str, str]:

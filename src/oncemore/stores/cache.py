@@ -108,12 +108,12 @@ class BytesDisk(diskcache.Disk):
         """What `Cache.set` puts into the row: the columns, which `prepare` has made."""
         return value
 
-    def fetch(self, mode: int, filename: str | None, value: object, read: bool) -> Bytes:
+    def fetch(self, mode: object, filename: object, value: object, read: bool) -> Bytes:
         """The value behind these columns, which anyone may have altered. Raises `Unreadable`."""
         if mode == MODE_RAW and filename is None and type(value) is bytes:
             return value
         size = size_of(filename)
-        if filename is None or size is None or mode != MODE_BINARY or value is not None:
+        if not isinstance(filename, str) or size is None or mode != MODE_BINARY or value is not None:
             raise Unreadable(IntegrityError(f"its row was altered (mode {mode}, file {filename!r})"))
         try:
             with open(os.path.join(self._directory, filename), "rb", buffering=0, opener=_plain) as file:
@@ -222,6 +222,7 @@ class Session:
             synchronous = "FULL" if durable else "NORMAL"
             for pragma in (f"synchronous={synchronous}", "cache_size=8192", "mmap_size=0", "trusted_schema=OFF"):
                 connection.execute(f"PRAGMA {pragma}")
+            connection.execute("PRAGMA secure_delete=ON").fetchall()  # what is removed is overwritten, on every SQLite
             self.settings: dict[str, Any] = dict(connection.execute("SELECT key, value FROM Settings").fetchall())
             self._guard.hold()
         except BaseException:
@@ -384,7 +385,7 @@ class Cache(diskcache.Cache):
 
     def close(self) -> None:
         """Close the connections of all threads; each opens again when needed."""
-        _close_all(self.path)
+        close_all(self.path)
 
     @property
     def _con(self) -> sqlite3.Connection:
@@ -408,7 +409,7 @@ class Cache(diskcache.Cache):
                 raise destroyed(self._directory, "it is empty")
             session = self._first_that_works()
             mark = _Mark()
-            finalize(mark, session.close).atexit = False  # `_close_all` does it
+            finalize(mark, session.close).atexit = False  # `close_all` does it
             self._check(session)
             self._local.session, self._local.mark = session, mark
             return session
@@ -462,7 +463,7 @@ _sessions: set[Session] = set()  # those with a connection
 gate = threading.RLock()  # held while a store or a connection is opened; taken before a session's lock, never inside it
 
 
-def _close_all(path: str | None = None) -> None:
+def close_all(path: str | None = None) -> None:
     for session in list(_sessions):
         if path is None or session.path == path:
             session.close()
@@ -470,12 +471,12 @@ def _close_all(path: str | None = None) -> None:
 
 def _before_fork() -> None:
     gate.acquire()
-    _close_all()
+    close_all()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=gate.release, after_in_child=gate.release)
 # The last to close writes the journal into the database, so that the file by itself is the whole store.
-atexit.register(_close_all)
+atexit.register(close_all)
 
 
 # -- creation: diskcache makes its tables in a file beside the final one, which is renamed when complete. A process killed
@@ -505,6 +506,18 @@ class _Blank(diskcache.Cache):
         return self._connection
 
 
+def blank(path: str, *, hidden: bool) -> None:
+    """Make an empty database at `path`, where there is an empty file."""
+    _Blank(path, hidden=hidden)
+
+
+def hides(directory: str) -> bool:
+    """Whether the store keeps itself out of its user's repository."""
+    with contextlib.suppress(OSError), open(os.path.join(directory, _IGNORE), "rb") as file:
+        return file.read() == _HIDE
+    return False
+
+
 def _create(directory: str, locks: LockFile, *, durable: bool) -> None:
     """Make the store in `directory`, unless another process does so first."""
     final, ignore = os.path.join(directory, DBNAME), os.path.join(directory, _IGNORE)
@@ -518,9 +531,7 @@ def _create(directory: str, locks: LockFile, *, durable: bool) -> None:
     try:
         if os.path.lexists(final):
             return
-        found, was_hidden = os.listdir(directory), False
-        with contextlib.suppress(OSError), open(ignore, "rb") as file:
-            was_hidden = file.read() == _HIDE
+        found, was_hidden = os.listdir(directory), hides(directory)
         # Not in a directory with other things in it: they are not ours to hide.
         hidden = was_hidden or all(name.startswith(DBNAME) for name in found)
         for suffix in ("-wal", "-shm"):

@@ -21,6 +21,8 @@ from . import LAST, Bytes, Frames, Hold, Store, check_change, checked, key_range
 from .cache import CHUNK, Cache, Unreadable, gate
 from .filesystem import network_file_system
 from .locks import lock_file
+from .repair import Missing, Salvaged, Sound
+from .repair import repair as repair_folder
 from .upkeep import Maintenance, maintain, orphans, shrink
 
 _ROWS = (  # the second column: is it small enough
@@ -258,6 +260,11 @@ def open_url(url: str) -> DiskStore:
         else:
             store._cache.renew()
         return store
+
+
+def repair(url: str, sound: Sound, missing: Missing) -> Salvaged:
+    """Repair the store at a `disk:` URL; see `repair.repair`."""
+    return repair_folder(_parsed(url)[0], sound, missing)
 
 
 def exists(url: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import sqlite3
 
 from diskcache.core import DBNAME
@@ -62,7 +63,8 @@ def explained(error: BaseException, doing: str, directory: str) -> StoreError | 
 def destroyed(directory: str, cause: str) -> StoreDamaged:
     """The error for a database that cannot be used any more."""
     return StoreDamaged(
-        f"the database of a store is destroyed: {os.path.join(directory, DBNAME)}: {cause}. Put back a copy of the "
+        f"the database of a store is damaged: {os.path.join(directory, DBNAME)}: {cause}. "
+        f"`oncemore repair --store {shlex.quote(directory)}` recovers what can be read; or put back a copy of the "
         f"directory, or move {directory} aside: the next run starts fresh"
     )
 

@@ -182,9 +182,9 @@ def _set(descriptor: int, kind: int, offset: int, length: int = 1) -> bool:
         raise
 
 
-def _is_locked(descriptor: int, offset: int) -> bool:
-    """Whether another process has locked a byte. Does not lock it, so that nobody is refused because of the look."""
-    asked, layout, kind = _flock(fcntl.F_WRLCK, offset, 1)
+def _is_locked(descriptor: int, offset: int, length: int = 1) -> bool:
+    """Whether another process has locked some of the bytes. Does not lock them, so that nobody is refused because of the look."""
+    asked, layout, kind = _flock(fcntl.F_WRLCK, offset, length)
     return bool(struct.unpack(layout, fcntl.fcntl(descriptor, _GET, asked)[: len(asked)])[kind] != fcntl.F_UNLCK)
 
 
@@ -266,6 +266,18 @@ class Guard:
         descriptors, self._open = self._open, []
         for descriptor, _ in descriptors:
             os.close(descriptor)
+
+
+def in_use(path: str) -> bool:
+    """Whether another process has the database at `path` open. This one must not: closing the file would drop its locks."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return _is_locked(descriptor, Guard._SHARED[0], Guard._SHARED[1])
+    finally:
+        os.close(descriptor)
 
 
 _files: dict[str, LockFile] = {}

@@ -81,6 +81,12 @@ def _old_files(cache: Cache, older_than: float) -> list[str]:
     return found
 
 
+def value_files(directory: str) -> list[str]:
+    """The names of all value files, relative to the store."""
+    found = (path[len(directory) + 1 :] for folder in _folders(directory) for path in _listed(folder))
+    return sorted(name for name in found if size_of(name) is not None)
+
+
 def _folders(directory: str) -> list[str]:
     """The folders of value files, `ab/cd`, and those around them that are empty."""
     outer = [path for path in _listed(directory) if _is_pair(path)]

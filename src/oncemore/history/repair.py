@@ -1,0 +1,199 @@
+"""Repair of a store whose database is damaged: signatures decide what is recovered, and the report says what is whole."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from .. import records
+from ..codec import MAGIC, Decoded, encode, unseal
+from ..errors import CheckpointWarning, IntegrityError, UsageError
+from ..events import Event, Forked, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted, StepCompleted
+from ..keyed import OTHERS, OWNER, claim
+from ..node import SIGILS, variant_key
+from ..records import Record, closed, read_log, record_key, sealed, sealed_as
+from ..secret import key_id, key_source, secret
+from ..stores import Bytes, Store, open_store, repair_store
+from .rollback import prefixes
+from .timeline import count, timeline
+
+_ENDINGS: dict[type[Event], str] = {RunFinished: "finished", RunFailed: "failed", RunInterrupted: "interrupted"}
+_SMALL = 1 << 15  # bytes; a node's own entry that points to another has less
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepairedRun:
+    """A run after a repair. `nodes` are those that are whole, `lost` those that events tell of and that have to run again.
+
+    `events_lost` is how many events are gone: what they told of runs again as well, unless it is among `nodes`. `renamed`: the
+    record with its id was lost, so that it has a new one; `oncemore rename` gives it the old one back.
+    """
+
+    id: str
+    nodes: tuple[str, ...]
+    lost: tuple[str, ...]
+    events_lost: int
+    renamed: bool
+
+    @property
+    def whole(self) -> bool:
+        """Whether the run has lost nothing."""
+        return not self.lost and not self.events_lost and not self.renamed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repaired:
+    """What a repair did. `aside` is where the damaged database is now; empty if nothing was wrong."""
+
+    store: str
+    aside: str
+    entries: int
+    unsound: tuple[str, ...]  # keys of entries that were found altered, and left out
+    unnamed: tuple[str, ...]  # uids of runs of which something is left, but too little to go on with them
+    runs: tuple[RepairedRun, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether every run that is known has lost nothing."""
+        return not self.unsound and not self.unnamed and all(run.whole for run in self.runs)
+
+
+class _Signatures:
+    """Which entries were signed with the key in use."""
+
+    def __init__(self) -> None:
+        self.right = self.wrong = 0
+        self.owner = ""
+
+    def sound(self, key: str, data: Bytes) -> bool:
+        """Whether these bytes were written under that key. Of others' entries, and of marks, nobody can say: they stay."""
+        if key == OWNER:
+            self.owner = bytes(data).decode("ascii", "replace")
+        if key.startswith(OTHERS):
+            return bytes(memoryview(data)[:4]) == MAGIC or sealed_as(key.split("/", 2)[2]) is None
+        name = sealed_as(key)
+        if name is None:
+            return True
+        try:
+            unseal(data, name, secret())
+        except IntegrityError:
+            self.wrong += 1
+            return False
+        self.right += 1
+        return True
+
+    def missing(self, small: Mapping[str, Bytes]) -> dict[str, int]:
+        """The entries that events tell of and that are not there, with their sizes. Called when all rows have been looked at."""
+        if self.owner not in ("", key_id()) or (self.wrong and not self.right):
+            raise UsageError(
+                f"nothing was repaired: the store was made with another key than the one in use ({key_id()}, from "
+                f"{key_source().text}), and only that key can tell which entries are sound. See `oncemore key`"
+            )
+        wanted: dict[str, int] = {}
+        for key, data in small.items():
+            if key.startswith("event/"):
+                event = Event.from_json(bytes(unseal(data, sealed_as(key) or "", secret())), 0)
+                if isinstance(event, StepCompleted) and event.entry not in small:
+                    wanted[event.entry] = event.stored_bytes
+        return wanted
+
+
+def repair(target: str | os.PathLike[str]) -> Repaired:
+    """See `History.repair`."""
+    signatures = _Signatures()
+    done = repair_store(target, signatures.sound, signatures.missing)
+    store = open_store(target)
+    claim(store)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CheckpointWarning)  # what they would tell is in the report
+        _point_to(store, done.adopted)
+        before = {record.uid for _, record in records.scan(store)}
+        unnamed = list(_rebuilt(store, before)) if done.aside else []
+        runs = tuple(_report(store, run_id, record, before) for run_id, record in records.scan(store))
+    return Repaired(
+        store=store.url,
+        aside=done.aside,
+        entries=done.kept,
+        unsound=tuple(done.unsound),
+        unnamed=tuple(unnamed),
+        runs=runs,
+    )
+
+
+def _point_to(store: Store, adopted: list[str]) -> None:
+    """A large result is found through its node's own small entry. Where that is lost, write it again."""
+    for key in adopted:
+        node = key.partition("@")[0]
+        data = store.get(key) if key == variant_key(node, {}) and store.get(node) is None else None
+        if data is not None:
+            meta = Decoded(data, key=key, secret=secret()).meta
+            about: dict[str, Any] = {name: meta[name] for name in ("arguments", "shown", "data") if name in meta}
+            about.update(readings=[[]], reads={})
+            pointer = encode(None, about, key=node, secret=secret())
+            store.commit(put={node: pointer.frames}, expect={node: None})
+
+
+def _rebuilt(store: Store, known: set[str]) -> Iterator[str]:
+    """Give runs a record again whose own is lost; yields the uids of those for which that cannot be done."""
+    uids = {key.split("/")[1] for key, _ in store.scan("event/", most=0)}
+    for uid in sorted(uids - known):
+        if store.get(f"gone/{uid}") is not None:
+            continue  # it was deleted, and forks need some of it
+        mine = [prefix for prefix in prefixes(store, uid) if store.get(closed(prefix)) is None]
+        record = Record(uid, mine[0] if mine else f"node/{uid}/")
+        told = list(read_log(store, record.log))
+        if len(mine) != 1 or not told:
+            yield uid
+            continue
+        record.created, record.updated = told[0].time, told[-1].time
+        record.attempts = max(1, sum(isinstance(event, (RunStarted, RunResumed)) for event in told))
+        record.ending = _ENDINGS.get(type(told[-1]), "")
+        started, forked = told[0], next((event for event in told if isinstance(event, Forked)), None)
+        record.workflow = started.workflow if isinstance(started, RunStarted) else None
+        record.parent = (forked.parent, forked.at) if forked is not None else None
+        record.forebears = [key.split("/")[1] for key, _ in store.scan("forks/", most=0) if key.endswith(f"/{uid}")]
+        count(store, record)
+        key = record_key(f"recovered-{uid}")
+        store.commit(put={key: sealed(key, record)}, expect={key: None})
+
+
+def _report(store: Store, run_id: str, record: Record, known: set[str]) -> RepairedRun:
+    counted = [each for each in timeline(store, record.log).counted() if isinstance(each.event, StepCompleted)]
+    keys = {each.event.entry for each in counted if isinstance(each.event, StepCompleted)}
+    keys |= {record.prefix + each.place for each in counted} | {
+        record.prefix + each.place.partition("@")[0] for each in counted
+    }
+    there = store.get_many(keys, most=0)
+    lost: list[str] = []
+    for each in counted:
+        event = each.event
+        assert isinstance(event, StepCompleted)
+        own = (record.prefix + each.place, record.prefix + each.place.partition("@")[0])
+        needed = (event.entry, *own) if event.entry.startswith("node/") else (event.entry,)
+        if each.result and any(key not in there for key in needed):
+            lost.append(event.node)
+    numbers = [event.seq for event in read_log(store, record.log)]
+    gaps = max([record.counted, *numbers]) - len(numbers)
+    nodes = tuple(node for node in _whole(store, record.prefix) if node not in lost)
+    return RepairedRun(id=run_id, nodes=nodes, lost=tuple(lost), events_lost=gaps, renamed=record.uid not in known)
+
+
+def _whole(store: Store, prefix: str) -> Iterator[str]:
+    """The nodes under a prefix that have all they need, events or not."""
+    there: set[str] = set()
+    points: dict[str, bool] = {}
+    for key, data in store.scan(prefix, most=_SMALL):
+        there.add(key)
+        if key[len(prefix)] not in SIGILS and "@" not in key:
+            entry = Decoded(data, key=key, secret=secret()) if data is not None else None
+            if entry is None or not entry.is_tombstone:
+                points[key] = entry is not None and "readings" in entry.meta
+    with_value = {key.partition("@")[0] for key in there if "@" in key}
+    for key, beside in points.items():
+        if not beside or key in with_value:
+            step, _, digests = key[len(prefix) :].partition("/")
+            yield f"{unquote(step)}-{digests[:8]}"
