@@ -67,7 +67,11 @@ def seeded() -> None:
 def alone(request: pytest.FixtureRequest) -> Iterator[None]:
     """A scope looks through the modules of its project: each module of tests finds itself there, and not all the others."""
     needed = {request.module.__name__, *(getattr(value, "__module__", "") for value in vars(request.module).values())}
-    others = {name: module for name, module in sys.modules.items() if ".test_" in name and name not in needed}
+    others = {
+        name: module
+        for name, module in sys.modules.items()
+        if ".test_" in name and name.partition(".")[0] == "tests" and name not in needed
+    }
     for name in others:
         del sys.modules[name]
     yield

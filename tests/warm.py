@@ -1,8 +1,8 @@
 """Interpreters that have loaded what oncemore imports, and fork for each script that a test starts.
 
-A script gets a process, a session and a `__main__` of its own, its arguments, environment, folder and pipes, imports oncemore itself,
-and ends as any process does, by itself or by a signal. It saves the start of Python and half of the import. What differs: the
-libraries are in `sys.modules` from the beginning, and one more frame lies below the script. A test about these says `cold=True`.
+A script gets a process, a session and a `__main__` of its own, its arguments, environment, folder and pipes; it imports oncemore
+itself, and ends as any process does, by itself or by a signal. Saved are the start of Python and half of the import. What differs:
+the libraries are in `sys.modules` from the beginning, and one more frame lies below the script. Tests of these say `cold=True`.
 
 Two interpreters take turns, so two processes of one script differ in hash seed and addresses, as they do for a user.
 """
@@ -25,7 +25,19 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any, NoReturn
 
-LIBRARIES = "asyncio blake3 cloudpickle concurrent.futures.thread difflib diskcache hmac html importlib.metadata sysconfig urllib.parse wrapt zstandard".split()
+LIBRARIES = [
+    *(
+        "asyncio",
+        "concurrent.futures.thread",
+        "difflib",
+        "hmac",
+        "html",
+        "importlib.metadata",
+        "sysconfig",
+        "urllib.parse",
+    ),
+    *("blake3", "cloudpickle", "diskcache", "wrapt", "zstandard"),
+]
 
 
 class Process:
@@ -151,7 +163,9 @@ if __name__ == "__main__":
     for library in LIBRARIES:
         importlib.import_module(library)
     request = _serve(socket.socket(fileno=int(sys.argv[1])))
-    if request:  # what the script raises goes up from here to Python itself, which ends the process as it ends any other
+    if (
+        request
+    ):  # what the script raises goes up from here to Python itself, which ends the process as it ends any other
         warm, main = sys.modules["__main__"], _main_module(**request)
         with open(main.__file__, "rb") as source:
             code = compile(source.read(), main.__file__, "exec", dont_inherit=True)
