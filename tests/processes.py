@@ -197,7 +197,7 @@ class Script:
         if cold or options or python != sys.executable or _read_at_start(env or {}):
             running = Running(_start([python, *options, *target, *args], cwd or self.folder, settled))
         else:
-            running = Running(warm.Process(self.folder / name, args, cwd or self.folder, settled))
+            running = Running(warm.Process(str(self.folder / name), args, cwd or self.folder, settled))
         self.started.append(running)
         return running
 

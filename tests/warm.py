@@ -15,6 +15,7 @@ import json
 import os
 import select
 import signal
+import site
 import socket
 import subprocess
 import sys
@@ -43,13 +44,16 @@ LIBRARIES = [
 class Process:
     """A script in a fork of a warm interpreter, with as much of `subprocess.Popen` as `tests.processes` needs."""
 
-    def __init__(self, script: Path, args: Sequence[str], cwd: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, script: str, args: Sequence[str], cwd: Path, env: Mapping[str, str], load: Sequence[str] = ()
+    ) -> None:
+        """Start it. `script` is what one would type; `load` names libraries that the interpreter has besides."""
         out, out_end = os.pipe()
         err, err_end = os.pipe()
         told, told_end = os.pipe()
-        request = json.dumps({"script": str(script), "args": [*args], "cwd": str(cwd), "env": dict(env)})
+        request = json.dumps({"script": script, "args": [*args], "cwd": str(cwd), "env": dict(env)})
         ends = [out_end, err_end, told_end]
-        socket.send_fds(next(_interpreters(env["PYTHONPATH"])).socket, [request.encode()], ends)
+        socket.send_fds(next(_interpreters(tuple(load))).socket, [request.encode()], ends)
         for end in ends:
             os.close(end)
         self.stdout = open(out, encoding="utf-8", errors="replace")
@@ -90,12 +94,13 @@ class Process:
 class _Interpreter:
     """A process that forks on request, and ends when this one does: then its socket is closed."""
 
-    def __init__(self, paths: str) -> None:
+    def __init__(self, load: Sequence[str]) -> None:
         self.socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        env = {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
+        env = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
+        env.pop("PYTHONPATH", None)  # each script has its own
         with other:
             self.process = subprocess.Popen(
-                [sys.executable, __file__, str(other.fileno())],
+                [sys.executable, __file__, str(other.fileno()), *load],
                 env=env,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
@@ -104,9 +109,9 @@ class _Interpreter:
 
 
 @lru_cache(maxsize=None)
-def _interpreters(paths: str) -> Iterator[_Interpreter]:
+def _interpreters(load: tuple[str, ...]) -> Iterator[_Interpreter]:
     """Two of them, in turn, for ever."""
-    return itertools.cycle([_Interpreter(paths), _Interpreter(paths)])
+    return itertools.cycle([_Interpreter(load), _Interpreter(load)])
 
 
 def _serve(control: socket.socket) -> dict[str, Any] | None:
@@ -152,15 +157,20 @@ def _main_module(script: str, args: list[str], cwd: str, env: dict[str, str]) ->
     os.environ.update(env)
     sys.argv = [script, *args]
     sys.orig_argv = [sys.executable, script, *args]
-    sys.path[0] = os.path.dirname(script)
+    sys.path[:1] = [
+        os.path.dirname(os.path.realpath(script)),
+        *filter(None, env.get("PYTHONPATH", "").split(os.pathsep)),
+    ]
+    site.execsitecustomize()  # there may be one among these paths
+    path = os.path.abspath(script)
     main = types.ModuleType("__main__")
-    main.__file__, main.__loader__ = script, SourceFileLoader("__main__", script)
+    main.__file__, main.__loader__ = path, SourceFileLoader("__main__", path)
     sys.modules["__main__"] = main
     return main
 
 
 if __name__ == "__main__":
-    for library in LIBRARIES:
+    for library in [*LIBRARIES, *sys.argv[2:]]:
         importlib.import_module(library)
     request = _serve(socket.socket(fileno=int(sys.argv[1])))
     if (
