@@ -9,6 +9,7 @@ Two interpreters take turns, so two processes of one script differ in hash seed 
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import itertools
 import json
@@ -106,6 +107,12 @@ class _Interpreter:
                 pass_fds=[other.fileno()],
                 start_new_session=True,
             )
+        atexit.register(self._end, os.getpid())
+
+    def _end(self, owner: int) -> None:
+        self.socket.close()
+        if os.getpid() == owner:  # not a fork of it
+            self.process.wait()
 
 
 @lru_cache(maxsize=None)
