@@ -1,9 +1,11 @@
 # Needs Python 3.10 or later, make and git; everything else is installed into .venvs/ on the first use.
 #
-#   make test                        what must pass before a change lands: the checks, the documentation, all tests on the newest
-#                                    Python from 3.10 to 3.13 found here, and on the others those that `pytest --brief` selects
-#   make test ARGS="-k codec"        only these tests, on the newest Python: quick after the first time
+#   make test                        what must pass before a change lands: the checks, the documentation, all tests, on the newest
+#                                    Python found here
+#   make test ARGS="-k codec"        only these tests: seconds after the first time
 #   make test PYTHONS="3.10 3.12"    on these Pythons, with or without ARGS
+#   make test-all                    the same on every Python from 3.10 on that is found: all tests on the newest, on the others
+#                                    those that `pytest --brief` selects; what CI runs
 #   make check                       ruff, mypy and pyright
 #   make campaign                    500 made-up scripts and public example scripts, killed, edited, resumed, compared with plain Python;
 #                                    the long tests at full length; COUNT=2000 for more scripts, ARGS="--only 17" for one of them
@@ -11,20 +13,23 @@
 export PYTHONS ARGS COUNT
 
 # Any Python that really runs: a version manager's stand-in may be on the path and refuse.
-PYTHON := $(shell for p in "$$PYTHON" python3 python3.13 python3.12 python3.11 python3.10 /usr/bin/python3 python; do \
+PYTHON := $(shell for p in "$$PYTHON" python3 python3.14 python3.13 python3.12 python3.11 python3.10 /usr/bin/python3 python; do \
 	[ -n "$$p" ] && "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 8))' >/dev/null 2>&1 && echo "$$p" && break; done)
 ifeq ($(PYTHON),)
 $(error No Python 3 runs here: install Python 3.10 or later, or name one with PYTHON=/path/to/python)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help test check format docs captures demo bench campaign clean
+.PHONY: help test test-all check format docs captures demo bench campaign clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
-test:  ## checks, documentation, and the tests on every Python 3.10 to 3.13 found, the newest in full (ARGS="-k name": only these tests)
+test:  ## checks, documentation and all tests, on the newest Python found (ARGS="-k name": only these tests)
 	@$(PYTHON) -m tests.everywhere test
+
+test-all:  ## the same, and a selection of the tests on every other Python from 3.10 on
+	@$(PYTHON) -m tests.everywhere test-all
 
 check:  ## ruff, mypy and pyright
 	@$(PYTHON) -m tests.everywhere check

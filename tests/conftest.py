@@ -63,6 +63,21 @@ def seeded() -> None:
         importlib.import_module("numpy.random").seed(0)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def alone(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A scope looks through the modules of its project: each module of tests finds itself there, and not all the others."""
+    needed = {request.module.__name__, *(getattr(value, "__module__", "") for value in vars(request.module).values())}
+    others = {
+        name: module
+        for name, module in sys.modules.items()
+        if ".test_" in name and name.partition(".")[0] == "tests" and name not in needed
+    }
+    for name in others:
+        del sys.modules[name]
+    yield
+    sys.modules.update(others)
+
+
 @pytest.fixture(autouse=True)
 def isolated(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test sees the user's settings, secret or default store, nor leaves anything there; children inherit it."""

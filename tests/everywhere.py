@@ -1,10 +1,11 @@
-"""Check the project, build its documentation, and test it on every supported Python of this machine.
+"""Check the project, build its documentation, and test it.
 
-`python -m tests.everywhere test` does all of it: the whole suite on the newest Python, on each other one the selection
-that `pytest --brief` makes. The oldest Python has wrapt 1, the others the newest wrapt; a Python that is alone is tested with both.
+`python -m tests.everywhere test` does all of it on the newest Python of this machine; `test-all` adds every other one, with the
+selection that `pytest --brief` makes. The oldest Python has wrapt 1, the others the newest wrapt; a Python that is alone is
+tested with both.
 
 ARGS in the environment is handed to pytest: then only those tests run, on the newest Python, and nothing else does.
-PYTHONS chooses versions ("3.10 3.13") for both.
+PYTHONS chooses versions ("3.10 3.13") for all of these.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import time
 import xml.etree.ElementTree as xml
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Sequence  # as plain as this file has to be for an old Python
+from typing import List, Sequence, Tuple  # as plain as this file has to be for an old Python
 
 from tests.pythons import ROOT, SUPPORTED, VENVS, Python, Trouble, environment, find, say
 
@@ -46,7 +47,8 @@ PUBLIC = [["scikit-learn", "matplotlib"], ["statsmodels"], ["simpy"]]
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.everywhere", description=__doc__)
     parser.add_argument(
-        "command", choices=["test", "check", "format", "docs", "captures", "campaign", "demo-python", "bench-python"]
+        "command",
+        choices=["test", "test-all", "check", "format", "docs", "captures", "campaign", "demo-python", "bench-python"],
     )
     asked = parser.parse_args()
     wanted, arguments = os.environ.get("PYTHONS", "").split(), shlex.split(os.environ.get("ARGS", ""))
@@ -62,7 +64,7 @@ def main() -> int:
             print(environment(_benched(wanted), "bench", BENCH, optional=PEERS))
             return 0
         if asked.command == "docs":
-            return 0 if _docs() else 1
+            return 0 if _pass([_docs()]) else 1
         if asked.command == "captures":
             newest = _choose()[-1]
             inside = environment(newest, newest.minor, FULL)
@@ -71,12 +73,12 @@ def main() -> int:
             return _campaign(_choose(wanted)[-1], arguments)
         pythons = _choose(wanted, tell=True)
         if asked.command == "format":
-            return 0 if _layout(_tools(), "--fix") else 1
+            return 0 if all([_pass([each]) for each in _layout("--fix")]) else 1  # one after the other: both write
         if asked.command == "check":
-            return 0 if _check(_environments(_ends(plan(pythons)))) else 1
+            return 0 if _pass([*_layout(), *_types(pythons[-1])]) else 1
         if arguments:
-            return _test_some(pythons if wanted else pythons[-1:], arguments)
-        return _test(plan(pythons))
+            return _test_some(pythons if wanted or asked.command == "test-all" else pythons[-1:], arguments)
+        return _test(plan(pythons) if wanted or asked.command == "test-all" else plan(pythons)[:1])
     except Trouble as trouble:
         say(f"\n{trouble}")
         return 2
@@ -85,14 +87,14 @@ def main() -> int:
 def _choose(wanted: list[str] | None = None, tell: bool = False) -> list[Python]:
     """The Pythons to work with, oldest first."""
     found = find()
-    for minor in SUPPORTED if tell else ():
+    for minor in dict.fromkeys([*SUPPORTED, *found]) if tell else ():
         at = f"{found[minor].version:8} {found[minor].path}" if minor in found else "not found"
         say(f"Python {minor:5} {at}")
     missing = [minor for minor in wanted or () if minor not in found]
     if missing:
         raise Trouble(f"asked for, but not found: Python {', '.join(missing)}")
     if not found:
-        raise Trouble(f"No CPython {SUPPORTED[0]} to {SUPPORTED[-1]} found: install one, or put it on the PATH.")
+        raise Trouble(f"No CPython {SUPPORTED[0]} or later found: install one, or put it on the PATH.")
     return [python for minor, python in found.items() if not wanted or minor in wanted]
 
 
@@ -123,22 +125,18 @@ def plan(pythons: list[Python]) -> list[Round]:
     ]
 
 
-def _ends(rounds: list[Round]) -> list[Round]:
-    """Those of the newest and the oldest Python."""
-    return [rounds[0], rounds[-1]]
-
-
 def _environments(rounds: list[Round]) -> dict[Round, str]:
-    """The interpreter of an environment for each, two made at a time, and the linters' own."""
+    """The interpreter of an environment for each, two made at a time, and those of the linters and of the documentation."""
     start = time.monotonic()
 
     def make(each: Round) -> str:
         return environment(each.python, each.environment, list(each.requirements))
 
     with ThreadPoolExecutor(2) as pool:
-        tools = pool.submit(_tools)
+        others = [pool.submit(_tools), pool.submit(_docs)]
         ready = dict(zip(rounds, pool.map(make, rounds)))
-        tools.result()
+        for other in others:
+            other.result()
     say(f"environments ready in {time.monotonic() - start:.0f} s")
     return ready
 
@@ -148,29 +146,48 @@ def _tools() -> str:
     return environment(_choose()[-1], "lint", LINT)
 
 
-def _check(environments: dict[Round, str]) -> bool:
-    """ruff once; the type checkers as seen from the oldest and from the newest Python, each with its own libraries."""
-    tools = _tools()
-    good = _layout(tools)
-    for each in _ends(list(environments)):
-        inside, version = environments[each], each.python.minor
-        mypy = ["mypy", "--python-version", version, "--python-executable", inside]
+Check = Tuple[str, List[str]]  # a title, a command
+
+
+def _layout(*fix: str) -> list[Check]:
+    ruff = [_tools(), "-m", "ruff"]
+    return [
+        ("ruff check", [*ruff, "check", *fix]),
+        ("ruff format", [*ruff, "format", *([] if fix else ["--check"])]),
+    ]
+
+
+def _types(python: Python) -> list[Check]:
+    """The type checkers, for the oldest Python that is supported and for this one, with the libraries of this one."""
+    tools, inside = _tools(), environment(python, python.minor, FULL)
+    checks: list[Check] = []
+    for version in dict.fromkeys([python.minor, SUPPORTED[0]]):
         pyright = ["pyright", "--pythonversion", version, "--pythonpath", inside]
-        for check in (mypy, pyright):
-            good &= _succeeds(f"{check[0]} for Python {version}", [tools, "-m", *check])
-    return good
+        mypy = ["mypy", "--python-version", version, "--python-executable", inside]
+        checks += [(f"{each[0]} for Python {version}", [tools, "-m", *each]) for each in (pyright, mypy)]
+    return checks
 
 
-def _layout(tools: str, *fix: str) -> bool:
-    good = _succeeds("ruff check", [tools, "-m", "ruff", "check", *fix])
-    return _succeeds("ruff format", [tools, "-m", "ruff", "format", *([] if fix else ["--check"])]) and good
-
-
-def _docs() -> bool:
+def _docs() -> Check:
     """The documentation as a site. Broken links and anchors, pages outside the navigation, unknown names: all are errors."""
     inside = environment(_choose()[-1], "docs", DOCS)
     os.environ["NO_MKDOCS_2_WARNING"] = "1"  # news of another project
-    return _succeeds("documentation", [inside, "-m", "mkdocs", "build", "--strict"])
+    return "documentation", [inside, "-m", "mkdocs", "build", "--strict"]
+
+
+def _pass(checks: list[Check]) -> bool:
+    """Run them, two at a time, and print what each says when it has ended."""
+
+    def run(check: Check) -> bool:
+        title, command = check
+        done = subprocess.run(
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        print(f"\n== {title}\n{done.stdout}", end="", flush=True)
+        return done.returncode == 0
+
+    with ThreadPoolExecutor(2) as pool:
+        return all([*pool.map(run, checks)])
 
 
 def _campaign(python: Python, arguments: list[str]) -> int:
@@ -194,7 +211,8 @@ def _test(rounds: list[Round]) -> int:
     """Everything that must pass before a change lands."""
     start = time.monotonic()
     environments = _environments(rounds)
-    clean, built = _check(environments), _docs()
+    clean = _pass([*_layout(), *_types(rounds[0].python), _docs()])
+    say(f"checks done after {time.monotonic() - start:.0f} s")
     lines: list[str] = []
     total = [0, 0, 0]
     for each, inside in environments.items():
@@ -208,11 +226,10 @@ def _test(rounds: list[Round]) -> int:
     print(*lines, sep="\n")
     absent = [minor for minor in SUPPORTED if minor not in {each.python.minor for each in rounds}]
     if absent:
-        print(f"not tested here: Python {', '.join(absent)}")
-    outcome = f"checks {'clean' if clean else 'FAILED'}, documentation {'built' if built else 'FAILED'}"
-    print(f"{outcome}, {time.monotonic() - start:.0f} s in all")
+        print(f"not tested: Python {', '.join(absent)}")
+    print(f"checks and documentation {'clean' if clean else 'FAILED'}, {time.monotonic() - start:.0f} s in all")
     print(_summed(total), flush=True)
-    return 0 if clean and built and not total[1] else 1
+    return 0 if clean and not total[1] else 1
 
 
 def _test_some(pythons: list[Python], arguments: list[str]) -> int:

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Mapping, Sequence
 
+from tests import warm
+
 SRC = Path(__file__).resolve().parent.parent / "src"
 
 
@@ -34,19 +36,8 @@ class Finished:
 class Running:
     """A process under way; its output is collected while it runs, so that it never waits for a reader."""
 
-    def __init__(self, command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> None:
-        self.process = subprocess.Popen(
-            command,
-            cwd=cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            start_new_session=True,
-        )
+    def __init__(self, process: subprocess.Popen[str] | warm.Process) -> None:
+        self.process = process
         self._news = threading.Condition()
         self._out: list[str] = []
         self._err: list[str] = []
@@ -135,6 +126,26 @@ class Running:
         return f"--- standard output\n{''.join(self._out)}\n--- standard error\n{''.join(self._err)}"
 
 
+def _start(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    )
+
+
+def _read_at_start(env: Mapping[str, str | None]) -> bool:
+    """Whether there is a variable among these that Python reads once, when it starts."""
+    return any(name.startswith(("PYTHON", "LANG", "LC_", "LD_", "TZ", "MALLOC")) for name in env)
+
+
 class Script:
     """Writes Python source into one folder and runs it there; see the fixture `script`.
 
@@ -165,8 +176,12 @@ class Script:
         options: Sequence[str] = (),
         python: str = sys.executable,
         cwd: Path | None = None,
+        cold: bool = False,
     ) -> Running:
-        """Start it and go on. `options` are the interpreter's; a None in `env` takes a variable away."""
+        """Start it and go on. `options` are the interpreter's; a None in `env` takes a variable away.
+
+        It is a fork of an interpreter that is warm (see `tests.warm`), unless `cold` or another interpreter is asked for.
+        """
         if source is not None:
             self.write(source, name)
         target = [] if "-m" in options or "-c" in options else [str(self.folder / name)]
@@ -179,7 +194,10 @@ class Script:
             **(env or {}),
         }
         settled = {key: value for key, value in merged.items() if value is not None}
-        running = Running([python, *options, *target, *args], cwd or self.folder, settled)
+        if cold or options or python != sys.executable or _read_at_start(env or {}):
+            running = Running(_start([python, *options, *target, *args], cwd or self.folder, settled))
+        else:
+            running = Running(warm.Process(str(self.folder / name), args, cwd or self.folder, settled))
         self.started.append(running)
         return running
 
@@ -194,9 +212,10 @@ class Script:
         options: Sequence[str] = (),
         python: str = sys.executable,
         cwd: Path | None = None,
+        cold: bool = False,
     ) -> Finished:
         """Run it to its end; the exit code has to be `expect` (None: any)."""
-        running = self.start(source, *args, name=name, env=env, options=options, python=python, cwd=cwd)
+        running = self.start(source, *args, name=name, env=env, options=options, python=python, cwd=cwd, cold=cold)
         return running.finish(expect, timeout)
 
     def kill_at(

@@ -1,4 +1,4 @@
-"""The CPythons of this machine that oncemore supports, and an environment for each.
+"""The CPythons of this machine from 3.10 on, and an environment for each.
 
 Needs nothing but the standard library, and runs on any Python 3.8 or later: it is what a fresh clone starts with.
 """
@@ -20,7 +20,8 @@ from typing import Iterator, Sequence  # as plain as this file has to be for an 
 
 ROOT = Path(__file__).resolve().parent.parent
 VENVS = ROOT / ".venvs"
-SUPPORTED = ("3.10", "3.11", "3.12", "3.13")
+SUPPORTED = ("3.10", "3.11", "3.12", "3.13")  # what a release promises; later ones are tested where they are found
+OLDEST = (3, 10)
 NEEDED = ("ensurepip", "sqlite3", "ssl", "venv")
 
 _PROBE = f"""
@@ -51,10 +52,16 @@ class Python:
     def minor(self) -> str:
         return ".".join(self.version.split(".")[:2])
 
+    @property
+    def age(self) -> tuple[int, int]:
+        """What sorts versions: 3.9 comes before 3.10."""
+        major, minor = self.minor.split(".")
+        return int(major), int(minor)
+
 
 def _candidates() -> Iterator[str]:
     """Paths that may be a Python; on the path first, then where installers put them."""
-    names = [f"python{minor}" for minor in reversed(SUPPORTED)] + ["python3", "python"]
+    names = [f"python3.{minor}" for minor in range(30, 9, -1)] + ["python3", "python"]
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     yield from (os.path.join(folder, name) for folder in folders for name in names)
     pyenv = os.environ.get("PYENV_ROOT", "~/.pyenv")
@@ -64,14 +71,14 @@ def _candidates() -> Iterator[str]:
         f"{os.environ.get('UV_PYTHON_INSTALL_DIR', data + '/uv/python')}/*/bin/python3",
         "~/.asdf/installs/python/*/bin/python3",
         "~/.local/share/mise/installs/python/*/bin/python3",
-        "~/.local/bin/python3.1?",
-        "/usr/bin/python3.1?",
-        "/usr/local/bin/python3.1?",
-        "/usr/local/opt/python@3.1?/bin/python3.1?",
+        "~/.local/bin/python3.[1-9]?",
+        "/usr/bin/python3.[1-9]?",
+        "/usr/local/bin/python3.[1-9]?",
+        "/usr/local/opt/python@3.[1-9]?/bin/python3.[1-9]?",
         "/opt/python*/bin/python3",
         "/opt/python/*/bin/python3",
-        "/opt/homebrew/bin/python3.1?",
-        "/Library/Frameworks/Python.framework/Versions/3.1?/bin/python3",
+        "/opt/homebrew/bin/python3.[1-9]?",
+        "/Library/Frameworks/Python.framework/Versions/3.[1-9]?/bin/python3",
     ]
     for pattern in patterns:
         yield from sorted(glob.glob(os.path.expanduser(pattern)), reverse=True)
@@ -91,7 +98,7 @@ def _probe(path: str) -> Python | None:
 
 @lru_cache(maxsize=None)
 def find() -> dict[str, Python]:
-    """One Python for each supported version found here, oldest first; the complete one where there are several."""
+    """One Python for each version from 3.10 on found here, oldest first; the complete one where there are several."""
     found: dict[str, Python] = {}
     seen: set[str] = set()
     for path in _candidates():
@@ -101,11 +108,11 @@ def find() -> dict[str, Python]:
             continue
         seen.add(path if shim else real)
         python = _probe(path)
-        if python and python.minor in SUPPORTED:
+        if python and python.age >= OLDEST:
             known = found.get(python.minor)
             if known is None or len(python.lacks) < len(known.lacks):
                 found[python.minor] = python
-    return {minor: found[minor] for minor in SUPPORTED if minor in found}
+    return dict(sorted(found.items(), key=lambda each: each[1].age))
 
 
 def _complete(python: Python) -> None:

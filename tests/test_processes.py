@@ -71,6 +71,37 @@ def test_no_script_sees_the_home_of_whoever_runs_the_tests(script: Script) -> No
     assert os.listdir(home) == []
 
 
+def test_a_script_that_starts_warm_is_what_one_that_starts_cold_is(script: Script) -> None:
+    source = """
+        import __main__, atexit, os, sys, threading
+        atexit.register(print, "at the end")
+        print(__name__, __file__, __main__.__dict__ is globals(), sys.argv, sys.path[:2], os.getcwd())
+        print(os.getpid() == os.getsid(0), threading.current_thread() is threading.main_thread())
+        print("oncemore" in sys.modules, os.environ["COLOUR"], sys.stdout.encoding, sys.stdin.read())
+        os.write(2, b"below")
+        if "late" in sys.argv:
+            threading.Timer(0.1, print, ["from a thread"]).start()
+        elif "fail" in sys.argv:
+            1 / 0
+        elif "leave" in sys.argv:
+            sys.exit(7)
+        elif "interrupt" in sys.argv:
+            raise KeyboardInterrupt
+    """
+    for how, code in (("late", 0), ("fail", 1), ("leave", 7), ("interrupt", -signal.SIGINT)):
+        warm, cold = (script(source, how, env={"COLOUR": "red"}, cold=cold, expect=code) for cold in (False, True))
+        assert warm.out == cold.out
+        assert warm.err.splitlines()[-1:] == cold.err.splitlines()[-1:]
+    assert "at the end" in warm.out
+
+
+def test_two_processes_of_one_script_have_hash_seeds_and_random_numbers_of_their_own(script: Script) -> None:
+    source = "import random; print(hash('a'), random.random())"
+    (one, first), (other, second) = (script(source).out.split() for _ in range(2))
+    assert one != other
+    assert first != second
+
+
 def _alive(pid: int) -> bool:
     """Whether a process runs; one that has ended but was not waited for does not."""
     try:

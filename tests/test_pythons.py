@@ -61,6 +61,14 @@ def test_a_linters_option_is_no_reason_to_install_again() -> None:
     assert "tool.ruff" not in text
 
 
+def test_a_later_python_than_those_supported_is_found_and_is_the_newest(tmp_path: Path, only) -> None:
+    answer = '{"path": "%s", "version": "%s", "usable": true, "lacks": []}'
+    for version in ("3.9.1", "3.10.4", "3.14.0", "3.13.2"):
+        program(tmp_path / version / "python3", "#!/bin/sh\necho '" + answer % (version, version) + "'\n")
+    only(*(tmp_path / version / "python3" for version in ("3.9.1", "3.14.0", "3.10.4", "3.13.2")))
+    assert list(pythons.find.__wrapped__()) == ["3.10", "3.13", "3.14"]
+
+
 def _planned(*versions: str) -> list[tuple[str, bool, bool]]:
     """For each round: its environment, whether it is brief, whether it has wrapt 1."""
     rounds = plan([Python(f"/python{version}", f"{version}.1", ()) for version in versions])

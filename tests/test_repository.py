@@ -89,3 +89,13 @@ def test_every_folder_of_tests_is_a_package() -> None:
     """Two files of one name in two folders stay two modules, in processes that a test starts as well."""
     folders = {path.parent for path in FILES if path.is_relative_to(ROOT / "tests") and path.name.startswith("test_")}
     assert [str(folder.relative_to(ROOT)) for folder in sorted(folders) if not (folder / "__init__.py").is_file()] == []
+
+
+def test_what_contributing_names_is_there() -> None:
+    """Each file and folder in backquotes, from the root or from the package."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = {name for name in re.findall(r"`([\w./-]+)`", text) if name.endswith((".py", ".md", ".toml", "/"))}
+    named -= {".venvs/"}
+    assert "call.py" in named
+    absent = [name for name in named if not any((base / name).exists() for base in (ROOT, ROOT / "src" / "oncemore"))]
+    assert absent == []

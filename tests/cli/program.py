@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from oncemore import History, checkpoint_scope, checkpointed
-from tests.processes import SRC, Finished
+from tests import warm
+from tests.processes import SRC, Finished, Running
 from tests.unit.pasts import flow
 
 COMMAND = [sys.executable, "-m", "oncemore.cli"]
@@ -85,11 +86,16 @@ def project() -> None:
     edited = ORDERS.replace("> 0", "> 10")
     for run_id, source in (("earlier", ORDERS), ("orders", ORDERS), ("orders", edited), ("later", edited)):
         Path("orders.py").write_text(source)
-        subprocess.run([sys.executable, "orders.py", run_id], env=environment(), check=True, capture_output=True)
+        _run("orders.py", run_id)
     Path("orders.py").write_text(ORDERS.replace("> 0", ">= 11"))
     Path("done.py").write_text("print('done')")
     Path("luck.py").write_text(LUCK)
-    subprocess.run([sys.executable, "luck.py"], env=environment(), check=True, capture_output=True)
+    _run("luck.py")
+
+
+def _run(*script: str) -> None:
+    with Running(warm.Process(script[0], script[1:], Path.cwd(), environment())) as running:
+        running.finish(expect=0)
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import SRC
+from tests import warm
+from tests.processes import SRC, Running
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 
@@ -71,22 +70,17 @@ class Project:
             if not (folder / name).exists() or (folder / name).read_text() != text:
                 (folder / name).write_text(text)
         library = self.home.parent / "site-packages"
-        command = [str(library / "kernel.py")] if self.name == "cells" else []
-        process = subprocess.run(
-            [sys.executable, *command, f"{self.name}.py"],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(package), str(library)]), **env},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            start_new_session=True,  # a group of its own: killed with all that it started
-        )
-        lines = process.stdout.splitlines()
+        name, *args = [str(library / "kernel.py"), "cells.py"] if self.name == "cells" else [f"{self.name}.py"]
+        paths = os.pathsep.join([str(package), str(library)])
+        load = ["pandas"] if self.name == "orders" else []
+        with Running(warm.Process(name, args, folder, {**os.environ, "PYTHONPATH": paths, **env}, load)) as running:
+            done = running.finish(timeout=120)
+        lines = done.lines
         return Done(
-            process.returncode,
+            done.code,
             [line for line in lines if line.startswith("...")],
             [line for line in lines if not line.startswith(("...", "---"))],
-            process.stderr,
+            done.err,
         )
 
     def survives(self, *kills: str) -> list[str]:
@@ -111,10 +105,10 @@ class Project:
 
     def resumes_with(self, *worked: str) -> Done:
         """As it is now, it ends as without oncemore; these steps run for that, and no other."""
-        done = self.run()
-        assert done.report == self.run_plain().report
+        done, expected = self.run(), self.run_plain()
+        assert done.report == expected.report
         assert done.worked == list(worked)
-        self.rests()
+        self.rests(expected)
         return done
 
 

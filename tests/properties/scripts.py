@@ -25,7 +25,6 @@ import os
 import random
 import shutil
 import string
-import subprocess
 import sys
 import tempfile
 import textwrap
@@ -37,7 +36,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-SRC = Path(__file__).resolve().parents[2] / "src"
+from tests import warm
+from tests.processes import SRC, Running
+
 WITNESS = Path(__file__).with_name("witness.py")
 
 
@@ -1249,9 +1250,8 @@ def run(folder: Path, files: dict[str, str], opening: Path, kill: int = 0, repla
         "WITNESS_OPENING": str(opening),
         "WITNESS_REPLAY": "1" if replay else "",
     }
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=folder, env=env, capture_output=True, text=True, timeout=120
-    )
+    with Running(warm.Process("script.py", [], folder, env)) as running:
+        done = running.finish(timeout=120)
     executed: dict[str, int] = {}
     turns: dict[str, int] = {}
     returned: list[str] = []
@@ -1266,9 +1266,9 @@ def run(folder: Path, files: dict[str, str], opening: Path, kill: int = 0, repla
             executed[now] += 1
         else:
             returned.append(now)
-    if done.returncode not in (0, -9):
-        raise Differs(f"it fails with exit code {done.returncode}\n{done.stderr}")
-    return Attempt(done.returncode, done.stderr, executed, returned)
+    if done.code not in (0, -9):
+        raise Differs(f"it fails with exit code {done.code}\n{done.err}")
+    return Attempt(done.code, done.err, executed, returned)
 
 
 def check(script: Script, folder: Path, tell: Callable[[str], None] = lambda text: None) -> None:

@@ -16,7 +16,7 @@ pytest.importorskip("pandas")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(15))
+@pytest.mark.parametrize("number", range(8))
 def test_a_script_that_is_killed_and_edited_ends_like_the_plain_script(number: int, tmp_path: Path) -> None:
     told: list[str] = []
     script = scripts.generate(number)
