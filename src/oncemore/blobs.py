@@ -36,7 +36,7 @@ _TICK, _COARSE_TICK = 50_000_000, 2_000_000_000  # ns: two changes further apart
 _damaged: set[tuple[str, str]] = set()  # chunks that this process could not read back: there, but to be written anew
 
 
-class Kept(NamedTuple):
+class StoredFile(NamedTuple):
     """What is known of a file. `chunks` are the digests of its chunks one after another; None if no content is kept.
 
     `settled` says that a later change must show in the time of change: the file was old enough when it was read.
@@ -49,11 +49,11 @@ class Kept(NamedTuple):
     digest: bytes
     chunks: bytes | None
 
-    def __reduce__(self) -> tuple[type[Kept], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[type[StoredFile], tuple[Any, ...]]:
         keeping_now = active.get()
         if keeping_now is not None:  # whoever cleans up the store can then see in the checkpoint what it needs
             keeping_now.note(self.entries())
-        return Kept, tuple(self)
+        return StoredFile, tuple(self)
 
     def entries(self) -> list[str]:
         """The entries that hold the content."""
@@ -69,7 +69,7 @@ class Blobs:
         self._pending: dict[str, bytes] = {}
         self._waiting = 0
 
-    def keep(self, file: BinaryIO, *, content: bool = True) -> Kept:
+    def keep(self, file: BinaryIO, *, content: bool = True) -> StoredFile:
         """Read a file to its end, and keep what it holds unless only its digest is wanted."""
         before = os.fstat(file.fileno())
         whole, names, size = blake3(), bytearray(), 0
@@ -84,7 +84,7 @@ class Blobs:
         mtime = after.st_mtime_ns
         settled = now - mtime > (_TICK if mtime % 1_000_000_000 else _COARSE_TICK)
         chunks = bytes(names) if content else None
-        return Kept(after.st_size, mtime, stat.S_IMODE(after.st_mode), settled, whole.digest(), chunks)
+        return StoredFile(after.st_size, mtime, stat.S_IMODE(after.st_mode), settled, whole.digest(), chunks)
 
     def _put(self, block: bytes) -> bytes:
         name = blake3(block).digest()
@@ -121,7 +121,7 @@ class Blobs:
         if put:
             self._store.commit(put=put)
 
-    def read(self, kept: Kept) -> Iterator[Bytes]:
+    def read(self, kept: StoredFile) -> Iterator[Bytes]:
         """The content again, chunk by chunk. IntegrityError or CodecError for one that is gone or damaged."""
         if kept.chunks is None:
             raise CodecError("only the digest of its content was kept")
@@ -144,7 +144,7 @@ def _key(name: bytes) -> str:
 State = Literal["same", "missing", "changed", "a folder"]
 
 
-def compare(path: str, kept: Kept) -> State:
+def compare(path: str, kept: StoredFile) -> State:
     """How what is at `path` differs from what was kept. Size and time of change decide; the content, when in doubt."""
     try:
         now = os.lstat(path)
@@ -171,7 +171,7 @@ class Drafts:
         self._folders: set[str] = set()
         weakref.finalize(self, _discard_own, self._ready, os.getpid())
 
-    def add(self, path: str, kept: Kept) -> None:
+    def add(self, path: str, kept: StoredFile) -> None:
         """Write a file as it was kept."""
         draft = self._beside(path)
         # Nobody else reads it before it has its own mode.
@@ -234,7 +234,7 @@ def _alive(process: int) -> bool:
     return True
 
 
-def put_back(path: str, kept: Kept, blobs: Blobs) -> None:
+def put_back(path: str, kept: StoredFile, blobs: Blobs) -> None:
     """Make the file at `path` what was kept; an unchanged one is not touched."""
     if compare(path, kept) != "same":
         drafts = Drafts(blobs)
@@ -346,7 +346,7 @@ class keeping:
         active.reset(self._token)
 
 
-def keep_now(now: Keeping, file: BinaryIO) -> Kept:
+def keep_now(now: Keeping, file: BinaryIO) -> StoredFile:
     """Keep one file at once."""
     blobs = Blobs(now.store, now.node)
     kept = blobs.keep(file)

@@ -21,17 +21,17 @@ from .codec import Decoded, loads
 from .current import current_run, run_here
 from .dry_run import called_plainly
 from .durations import seconds
-from .entries import Lookup, Shelf
+from .entries import Lookup, RunEntries
 from .errors import CodecError, FingerprintError, IntegrityError, OutputMissing, StoreError, UsageError, log, warn
 from .flight import Blocking, Lease, Path, acquire, drive, drive_async
 from .identity import Arguments, Behaviour, CallIdentity, Identity
-from .node import ASKED, GONE, LEFT_OUT, NEW, Kept, Node, inside, steps_around
+from .node import ASKED, GONE, LEFT_OUT, NEW, CheckpointData, Node, inside, steps_around
 from .overlap import Member
-from .reasons import Explanation, Facts, Reason, compare
+from .reasons import Dependencies, Explanation, Reason, compare
 from .records import Reference
 from .run import Run
 from .stores import Bytes
-from .surroundings import Moment, Scene, careful, depend, digest_of, inputs, obstacles, repeated, restore
+from .surroundings import CallContext, Watcher, depend, digest_of, inputs, obstacles, repeated, restore, verifying
 from .surroundings.globals import InOrder
 from .surroundings.output_patterns import check_outputs
 from .surroundings.unseeded import Opening, Unseeded
@@ -56,25 +56,25 @@ class Call:
         "behaviour",
         "beside",
         "damaged",
+        "entries",
         "intent",
         "kwargs",
         "node",
         "opening",
         "run",
-        "shelf",
     )
 
     def __init__(
         self,
         run: Run,
-        shelf: Shelf,
+        entries: RunEntries,
         node: Node,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         arguments: Arguments,
         behaviour: Behaviour,
     ) -> None:
-        self.run, self.shelf, self.node = run, shelf, node
+        self.run, self.entries, self.node = run, entries, node
         self.args, self.kwargs, self.arguments, self.behaviour = args, kwargs, arguments, behaviour
         self.damaged = False  # an entry is there that cannot be trusted
         self.opening: Opening | None = None  # to which the generators are to be put back, if it is skipped
@@ -102,7 +102,7 @@ class Found(NamedTuple):
     entry: Decoded | None = None
     value: Any = None
     effects: Mapping[str, Any] = MappingProxyType({})
-    moment: Moment | None = None
+    context: CallContext | None = None
     why: str | None = None
 
 
@@ -176,7 +176,7 @@ class Definition:
                     found = yield from self._look(call, found)
                     if found.entry is not None:
                         return self.reuse(call, found)
-                look = functools.partial(self._look_again, call, fresh=fresh, told=found.why)
+                look = functools.partial(self._look_again, call, fresh=fresh, warned=found.why)
                 leases = yield from self._acquire(call, look)
                 if leases:  # else another thread or task had it: look at what came of that
                     break
@@ -203,13 +203,13 @@ class Definition:
                 self.give_back(call)
         if call is None or found.entry is None:
             return None
-        ended = 0 if found.moment is None else found.entry.meta.get("ended", 0)
+        ended = 0 if found.context is None else found.entry.meta.get("ended", 0)
         return Ahead(ended, functools.partial(self.reuse, call, found), functools.partial(self._is_whole, call, found))
 
     def _is_whole(self, call: Call, found: Found) -> bool:
         assert found.entry is not None
         concurrent = call.run.concurrent
-        if self.once or found.moment is None or concurrent.made.issuperset(found.entry.meta.get("needs", ())):
+        if self.once or found.context is None or concurrent.made.issuperset(found.entry.meta.get("needs", ())):
             return True
         concurrent.parted.add(call.node.key)
         self.give_back(call)
@@ -217,16 +217,18 @@ class Definition:
 
     def may_skip(self, run: Run) -> bool:
         """Whether anything can be kept of its calls."""
-        return run.resumed or self.share or run.shelf.has_aliases or self.name in run.ran or self.name in run.reused
+        return run.resumed or self.share or run.entries.has_aliases or self.name in run.ran or self.name in run.reused
 
     def _look(self, call: Call, found: Found) -> Path[Found]:
         """What is kept for the node; `found` is what came of the last look."""
-        stored = call.run.resumed or self.share or call.shelf.has_aliases  # else there is only what this process wrote
-        if stored and self._follow is drive_async and not call.shelf.at_hand(call.node):
-            yield from call.shelf.fetch(call.node)
-        if call.shelf.at_hand(call.node):
+        stored = (
+            call.run.resumed or self.share or call.entries.has_aliases
+        )  # else there is only what this process wrote
+        if stored and self._follow is drive_async and not call.entries.at_hand(call.node):
+            yield from call.entries.fetch(call.node)
+        if call.entries.at_hand(call.node):
             return self.recall(call, found.why)
-        if stored or call.shelf.has(call.node):
+        if stored or call.entries.has(call.node):
             found = yield Blocking(self.recall, call, found.why)
         return found
 
@@ -251,36 +253,36 @@ class Definition:
             return []
         return [lease, guard]
 
-    def _look_again(self, call: Call, entry: Bytes | None, *, fresh: bool, told: str | None) -> Found | Reason:
+    def _look_again(self, call: Call, entry: Bytes | None, *, fresh: bool, warned: str | None) -> Found | Reason:
         """What another process completed before we had the lease, under which `entry` stands; or why the step is to run."""
         if fresh:
             return Reason(ASKED[0])
         if entry is not None:
-            call.shelf.learn(call.node, entry)
+            call.entries.learn(call.node, entry)
         if entry is not None or call.intent is not None:
-            found = self.recall(call, told)
+            found = self.recall(call, warned)
             if found.entry is not None:
                 return found
-            told = found.why
-        return Reason(told) if told else self.reason(call)
+            warned = found.why
+        return Reason(warned) if warned else self.reason(call)
 
     def _compute(self, call: Call, lease: Lease[Any], why: Reason) -> Path[Any]:
         run, node = call.run, call.node
-        facts = self.facts(call)  # now: the function may change what it depends on
+        dependencies = self.dependencies(call)  # now: the function may change what it depends on
         run.will_run(node, why.text, once=self.once)
-        begin = functools.partial(effects_once.begin, call.shelf, node, call.intent, asked=why.text in ASKED)
+        begin = functools.partial(effects_once.begin, call.entries, node, call.intent, requested=why.text in ASKED)
         settled = (yield Blocking(begin)) if self.once else None
         member = run.beside.enter()
         here, leave = current.enter(run if run.id else current_run()), inside(node)
         try:
-            scene = Scene(self.moment(call, runs=True, member=member))
+            watcher = Watcher(self.context(call, runs=True, member=member))
             begun, started = run.begin(node), time.perf_counter()
             try:
                 value = (yield Invoke(self.function, call.args, call.kwargs)) if settled is None else settled.load()
-                if scene.waiting:
-                    yield Blocking(scene.returned)
+                if watcher.waiting:
+                    yield Blocking(watcher.returned)
             except BaseException as error:
-                scene.failed()
+                watcher.failed()
                 took = time.perf_counter() - started
                 if isinstance(error, Exception):
                     yield Blocking(functools.partial(self._failed, call, error, reason=why, seconds=took))
@@ -296,9 +298,9 @@ class Definition:
             leave()
             current.leave(here)
         took = time.perf_counter() - started
-        scene.moment.value = value
+        watcher.context.value = value
         try:
-            effects = scene.effects()
+            effects = watcher.effects()
         except (CodecError, StoreError) as error:
             yield Blocking(functools.partial(run.not_kept, node, str(error), seconds=took))
             return value
@@ -309,7 +311,7 @@ class Definition:
         beside = member.overlapped and bool(call.behaviour.data)
         if beside:
             run.concurrent.steps.add(self.name)
-        kept = self.kept(value, effects, scene.moment, facts)
+        kept = self.kept(value, effects, watcher.context, dependencies)
         kept.hold, kept.seen, kept.damaged = lease.hold, lease.entry, call.damaged
         if beside:
             kept.meta["beside"] = True
@@ -323,7 +325,7 @@ class Definition:
 
     def _failed(self, call: Call, error: Exception, *, reason: Reason, seconds: float) -> None:
         if self.once and not isinstance(error, OutputMissing):  # there, the body did finish
-            effects_once.withdraw(call.shelf, call.node)
+            effects_once.withdraw(call.entries, call.node)
         call.run.record_failure(call.node, error, reason=reason, seconds=seconds)
 
     # -- identity
@@ -335,7 +337,7 @@ class Definition:
         except TypeError:
             return None  # calling the function itself gives the error that the user knows
         if run.unseeded is not None:
-            run.unseeded.look_again(run.shelf.opening)
+            run.unseeded.look_again(run.entries.opening)
         group = run.beside
         entered, busy = group.entered, bool(group)
         try:
@@ -350,9 +352,9 @@ class Definition:
         if self.every_call:
             name = f"{self.name}/{arguments.content}"
             arguments.number(run.take(name) if take else run.ordinals(name).peek())
-        shelf = run.shared if self.share else run.shelf
-        node = shelf.node(self.name, arguments.digest, behaviour.digest)
-        call = Call(run, shelf, node, args, kwargs, arguments, behaviour)
+        entries = run.shared if self.share else run.entries
+        node = entries.node(self.name, arguments.digest, behaviour.digest)
+        call = Call(run, entries, node, args, kwargs, arguments, behaviour)
         if self.once:
             node.identity = self.identity.name_call(arguments, behaviour, run.variants.closure_of(self.identity.naming))
             node.variants = run.variants
@@ -360,7 +362,7 @@ class Definition:
         if behaviour.data:
             busy = busy or group.entered != entered  # then a step may be changing the data, or may have meanwhile
             code = behaviour.with_data(group.epochs.first(zip(self._names(call), behaviour.digests), busy=busy))
-            call.beside = shelf.node(self.name, arguments.digest, code) if code != behaviour.digest else None
+            call.beside = entries.node(self.name, arguments.digest, code) if code != behaviour.digest else None
             if call.beside is not None and (busy or group.apart or self.name in run.concurrent.steps):
                 call.take_beside()
         return call
@@ -384,32 +386,32 @@ class Definition:
 
     # -- recall
 
-    def recall(self, call: Call, told: str | None = None) -> Found:
+    def recall(self, call: Call, warned: str | None = None) -> Found:
         """The value kept for the node, or why it does not count; `told` has been said about it already."""
-        entry, why = self.find(call, told, again=False)
+        entry, why = self.find(call, warned, again=False)
         if entry is None:
             return Found(why=why)
         if call.node.key in call.run.concurrent.parted and not self.once:
             return Found(why=PARTED)
         try:
-            if entry.value_only and not careful and not self.options["outputs"]:
+            if entry.value_only and not verifying and not self.options["outputs"]:
                 return Found(entry, entry.load(), why=why)
-            value, effects, moment = self.load(call, entry)
-            for kind, obstacle in obstacles(moment, effects, self.repeated(call, entry)):
+            value, effects, context = self.load(call, entry)
+            for kind, obstacle in obstacles(context, effects, self.repeated(call, entry)):
                 if not self.once:
                     return Found(why=obstacle)
                 warn(f"step {self.name} is not performed again, but what it did cannot be restored: {obstacle}")
                 effects.pop(kind, None)
-            return Found(entry, value, effects, moment, why)
+            return Found(entry, value, effects, context, why)
         except CodecError as error:
-            if call.shelf.replaced(entry):
-                return self.recall(call, told)
+            if call.entries.replaced(entry):
+                return self.recall(call, warned)
             if self.once:
                 raise CodecError(
                     f"step {self.name} was performed on {effects_once.at(entry)} and is not performed again, but its recorded "
                     f"result cannot be read: {error}. {effects_once.remedy(self.name)}"
                 ) from error
-            if str(error) != told:
+            if str(error) != warned:
                 warn(f"step {self.name} runs again: {error}")
             return Found(why=str(error))
 
@@ -417,23 +419,23 @@ class Definition:
         """Skip the step: leave the world as if it had run."""
         assert found.entry is not None
         value = found.value
-        again = found.moment is not None and self.repeated(call, found.entry)
+        again = found.context is not None and self.repeated(call, found.entry)
         call.run.count_reuse(self.name, call.node.key, found.entry.seconds)
         if found.entry.key == call.node.intent:
             self._tell_performed(call, found)
         if found.entry.read_files or self.identity.inputs:
             self.reused_files(call, found.entry)
-        if found.moment is not None:
+        if found.context is not None:
             depend(call.run, found.entry.meta.get("reads", ()))
             if call.opening is not None and call.run.unseeded is not None and call.run.unseeded.choose(call.opening):
                 call.run.beside.epochs.restart(call.opening.digests.items())
             member = call.run.beside.enter()  # so that nobody takes what it changes now for the script's doing
             try:
-                found.moment.member = member
+                found.context.member = member
                 with member.group.lock:
                     call.run.concurrent.skipped(found.entry.meta.get("ended", 0))
                     value, effects = self._in_order(call, found)
-                    restore(found.moment, effects, repeated=again or ())
+                    restore(found.context, effects, repeated=again or ())
                     self._changed(call, effects)
             finally:
                 member.leave()
@@ -442,11 +444,11 @@ class Definition:
 
     def _in_order(self, call: Call, found: Found) -> tuple[Any, Mapping[str, Any]]:
         """What the step returned and did, now that those that ended before it have been skipped; see `InOrder`."""
-        assert found.entry is not None and found.moment is not None
+        assert found.entry is not None and found.context is not None
         in_order = found.effects.get("globals", {}).get("in order")
         if in_order is not None:
             with keeping(call.run.store), contextlib.suppress(LookupError):  # then the data holds something else now
-                value, effects = loads(in_order, found.entry.meta.get("main", ""), found.moment.roots.find)
+                value, effects = loads(in_order, found.entry.meta.get("main", ""), found.context.roots.find)
                 return value, effects
         return found.value, found.effects
 
@@ -463,13 +465,13 @@ class Definition:
         """Say that an effect="once" call was performed though its checkpoint does not count; of each step once in a scope."""
         assert found.entry is not None
         why = found.why or self._compared(call).text
-        said = f"its checkpoint does not count any more: {why}" if why != NEW else "it has no checkpoint any more"
+        explanation = (
+            f"its checkpoint does not count any more: {why}" if why != NEW else "it has no checkpoint any more"
+        )
         was, now = CallIdentity.from_json(found.entry.meta["identity"]), call.node.identity
         if now is not None and now.digest != was.digest:
-            said = f"it was recorded as {was.step}({', '.join(was.values)}), before the step was edited"
-        performed = (
-            f"step {self.name} was performed on {effects_once.at(found.entry)} and is not performed again ({said})"
-        )
+            explanation = f"it was recorded as {was.step}({', '.join(was.values)}), before the step was edited"
+        performed = f"step {self.name} was performed on {effects_once.at(found.entry)} and is not performed again ({explanation})"
         if self.name in call.run.performed:
             log("run %s: %s", call.run.id, performed)
             return
@@ -479,22 +481,22 @@ class Definition:
             f"{effects_once.remedy(self.name)}"
         )
 
-    def find(self, call: Call, told: str | None = None, *, again: bool = True) -> Lookup:
+    def find(self, call: Call, warned: str | None = None, *, again: bool = True) -> Lookup:
         """The node's checkpoint if it counts now, or None and the reason if that is known.
 
         What an effect="once" call has done counts whatever became of its checkpoint: then it is the record of that.
         """
         if call.run.wants_fresh(call.node, once=self.once):
             return Lookup(None, ASKED[1])
-        found = self._find_checkpoint(call, told, again)
+        found = self._find_checkpoint(call, warned, again)
         if found.entry is None and self.once:
-            performed, doubt = effects_once.performed(call.shelf, call.node), call.node.doubt
+            performed, doubt = effects_once.performed(call.entries, call.node), call.node.doubt
             return Lookup(performed, found.why if doubt is None else f"it may have been performed: {doubt['doubt']}")
         return found
 
     def _find_earlier(self, call: Call, unseeded: Unseeded) -> Decoded | None:
         """What was kept of a step that drew when the generators were as an earlier scope of this process found them."""
-        noted = call.shelf.readings(call.node)
+        noted = call.entries.readings(call.node)
         if noted is None or not any(read.startswith("random:") for read in noted["reads"]):
             return None
         openings = unseeded.earlier()  # first: another thread may choose one meanwhile
@@ -508,23 +510,23 @@ class Definition:
                 known = opening.digests.get(read.replace("~", "", 1)) if read.startswith(mark) else None
                 return digest_of(call.run, read) if known is None else known.hex()
 
-            found = call.shelf.find(call.node, then).entry
+            found = call.entries.find(call.node, then).entry
             if found is not None:
                 call.opening = opening
                 return found
         return None
 
-    def _find_checkpoint(self, call: Call, told: str | None, again: bool) -> Lookup:
+    def _find_checkpoint(self, call: Call, warned: str | None, again: bool) -> Lookup:
         run, node = call.run, call.node
 
         def tell(text: str) -> None:
-            if not self.once or effects_once.find(call.shelf, node) is None:  # else it does not run again
+            if not self.once or effects_once.find(call.entries, node) is None:  # else it does not run again
                 warn(text)
 
         try:
-            entry, why = call.shelf.find(node, functools.partial(digest_of, run), again=again)
+            entry, why = call.entries.find(node, functools.partial(digest_of, run), again=again)
             if entry is None and call.beside is not None:
-                entry = call.shelf.find(call.beside, functools.partial(digest_of, run), again=again).entry
+                entry = call.entries.find(call.beside, functools.partial(digest_of, run), again=again).entry
                 if entry is not None and not entry.meta.get("beside"):
                     entry = None
                 if entry is not None:
@@ -538,10 +540,10 @@ class Definition:
                 raise
             call.damaged = True
             why = f"entry damaged: {error}"
-            if why != told:
+            if why != warned:
                 tell(f"step {self.name} runs again, its checkpoint is damaged: {error}")
             return Lookup(None, why)
-        if why is not None and why != told:
+        if why is not None and why != warned:
             if GONE in why:
                 if run.strict:
                     raise IntegrityError(f"step {self.name}: entry {node.key} is gone from the store")
@@ -558,14 +560,16 @@ class Definition:
                 return Lookup(None, changed)
         return Lookup(entry, why)
 
-    def load(self, call: Call, entry: Decoded, moment: Moment | None = None) -> tuple[Any, dict[str, Any], Moment]:
+    def load(
+        self, call: Call, entry: Decoded, context: CallContext | None = None
+    ) -> tuple[Any, dict[str, Any], CallContext]:
         """The value and the effects of an entry. CodecError if the caller's objects are not shared as they were then."""
-        if moment is None:
-            moment = self.meet(call, entry, ("argument", "global", "state"))
+        if context is None:
+            context = self.match_objects(call, entry, ("argument", "global", "state"))
         with keeping(call.run.store):
-            loaded = entry.load(moment.roots.find)
+            loaded = entry.load(context.roots.find)
         value, effects = loaded if entry.meta.get("effects") else (loaded, {})
-        return value, effects, moment
+        return value, effects, context
 
     def look(self, call: Call, entry: Decoded) -> Any:
         """The value, or a generator of the items, for one who only looks."""
@@ -573,15 +577,15 @@ class Definition:
             return self._follow(generators.look(self, call, entry))
         return self.load(call, entry)[0]
 
-    def meet(self, call: Call, entry: Decoded, kinds: tuple[str, ...] = ("argument",)) -> Moment:
+    def match_objects(self, call: Call, entry: Decoded, kinds: tuple[str, ...] = ("argument",)) -> CallContext:
         """The call, its objects known by the names that they have in the entry."""
-        moment, roots = self.moment(call), entry.meta.get("roots", ())
-        for name in moment.arguments if roots else ():
-            moment.roots.add("argument", name)  # in the order in which they were named then
-        moment.roots.meet(roots, kinds)
-        return moment
+        context, roots = self.context(call), entry.meta.get("roots", ())
+        for name in context.arguments if roots else ():
+            context.roots.add("argument", name)  # in the order in which they were named then
+        context.roots.match(roots, kinds)
+        return context
 
-    def moment(self, call: Call, *, runs: bool = False, member: Member | None = None) -> Moment:
+    def context(self, call: Call, *, runs: bool = False, member: Member | None = None) -> CallContext:
         """The call as its surroundings see it."""
         arguments, counted = dict(zip(self.identity.names, call.arguments.bound)), self.identity.contents
         if not self.identity.plain:  # sharing is told from those that count to the others
@@ -589,7 +593,7 @@ class Definition:
         data, spaces = call.behaviour.reached(call.arguments)
         digests = call.arguments.take_digests() if runs else None
         node = call.node.key
-        return Moment(self.name, call.run, arguments, counted, self.options, data, spaces, digests, node, member)
+        return CallContext(self.name, call.run, arguments, counted, self.options, data, spaces, digests, node, member)
 
     # -- why it runs, and what is kept of it
 
@@ -603,41 +607,47 @@ class Definition:
         return Explanation(self.name, call.node.id, False, reason.text, reason.changes)
 
     def _compared(self, call: Call) -> Reason:
-        return compare(call.shelf, call.node, self.facts(call), call.run, call.run.passed)
+        return compare(call.entries, call.node, self.dependencies(call), call.run, call.run.used_nodes)
 
-    def facts(self, call: Call) -> Facts:
+    def dependencies(self, call: Call) -> Dependencies:
         """What the call depends on, as far as that is known before it runs."""
         behaviour = call.behaviour
         closure = call.run.variants.closure_of(self.identity.naming)
         call.node.name = functools.partial(self.identity.key_of, call.arguments, closure)
-        return Facts(call.arguments.parts, behaviour.parts, behaviour.packages, behaviour.data_parts)
+        return Dependencies(call.arguments.parts, behaviour.parts, behaviour.packages, behaviour.data_parts)
 
-    def kept(self, value: Any, effects: dict[str, Any], moment: Moment, facts: Facts) -> Kept:
+    def kept(
+        self, value: Any, effects: dict[str, Any], context: CallContext, dependencies: Dependencies
+    ) -> CheckpointData:
         """What is to be kept of a completed node."""
-        shown = {name: part.told() for name, part in (*facts.arguments.items(), *facts.reads.items()) if part.shown}
+        shown = {
+            name: part.to_json()
+            for name, part in (*dependencies.arguments.items(), *dependencies.reads.items())
+            if part.shown
+        }
         meta: dict[str, Any] = {
-            "arguments": {name: part.digest for name, part in facts.arguments.items()},
+            "arguments": {name: part.digest for name, part in dependencies.arguments.items()},
             "shown": shown,
         }
-        if moment.roots.routes:
-            in_order = InOrder(value, effects, moment.roots.name_in_order)
+        if context.roots.routes:
+            in_order = InOrder(value, effects, context.roots.name_in_order)
             effects["globals"] = {**effects.get("globals", {}), "in order": in_order}
-        if facts.reads:
-            meta["data"] = {name: part.digest for name, part in facts.reads.items()}
-        if moment.reads:
-            meta["reads"] = moment.reads
-            shown.update(moment.shown)
-        if moment.files:
-            meta["files"] = moment.files
+        if dependencies.reads:
+            meta["data"] = {name: part.digest for name, part in dependencies.reads.items()}
+        if context.reads:
+            meta["reads"] = context.reads
+            shown.update(context.shown)
+        if context.files:
+            meta["files"] = context.files
         if effects:
             meta["effects"] = sorted(effects)
         name = None
-        if moment.roots or "globals" in effects:
-            name, meta["roots"] = moment.roots.name, moment.roots.listed
+        if context.roots or "globals" in effects:
+            name, meta["roots"] = context.roots.name, context.roots.listed
         kept = (value, effects) if effects else value
-        return Kept(kept, meta, facts.code, facts.packages, moment.reads, name, once=self.once)
+        return CheckpointData(kept, meta, dependencies.code, dependencies.packages, context.reads, name, once=self.once)
 
-    def home(self, reference: Reference | None = None) -> Run | None:
+    def find_run(self, reference: Reference | None = None) -> Run | None:
         """The run that a call belongs to: the current one, the one it came from, or for a shared step the default store's."""
         run = run_here()
         forked = run is not None and run.pid != os.getpid()

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
 from . import current, effects_once
-from .entries import Shelf
+from .entries import RunEntries
 from .events import StepEvent
 from .node import ASKED, Node
 from .records import Record
@@ -45,14 +45,14 @@ class StepPolicy:
 
     run_id = ""
 
-    def wants_fresh(self, run: Looking, node: Node, *, once: bool) -> bool:
+    def wants_fresh(self, run: DryRun, node: Node, *, once: bool) -> bool:
         """Whether a step is to run though it has a checkpoint."""
         return False
 
-    def lets_run(self, run: Looking, node: Node, *, once: bool) -> bool:
+    def lets_run(self, run: DryRun, node: Node, *, once: bool) -> bool:
         return False
 
-    def heard(self, run: Looking, event: StepEvent) -> None: ...
+    def heard(self, run: DryRun, event: StepEvent) -> None: ...
 
 
 class Look:
@@ -60,12 +60,12 @@ class Look:
 
     def __init__(self, notes: str, policy: StepPolicy, pid: int) -> None:
         self.notes, self.policy, self.pid = notes, policy, pid
-        self.runs: list[Looking] = []
+        self.runs: list[DryRun] = []
         self._overlays: dict[str, Overlay] = {}
 
-    def new_run(self, run_id: str, store: Store, **options: Any) -> Looking:
+    def new_run(self, run_id: str, store: Store, **options: Any) -> DryRun:
         meant = self.pid == os.getpid() and run_id == self.policy.run_id
-        run = Looking(run_id, self.over(store), self.policy if meant else StepPolicy(), **options)
+        run = DryRun(run_id, self.over(store), self.policy if meant else StepPolicy(), **options)
         self.runs.append(run)
         return run
 
@@ -75,11 +75,11 @@ class Look:
             return store
         return self._overlays.setdefault(store.url, Overlay(store))
 
-    def note(self, *facts: Any) -> None:
+    def note(self, *fields: Any) -> None:
         with contextlib.suppress(FileNotFoundError):  # the dry run is over
             file = os.open(self.notes, os.O_WRONLY | os.O_APPEND)
             try:
-                os.write(file, json.dumps(facts).encode() + b"\n")
+                os.write(file, json.dumps(fields).encode() + b"\n")
             finally:
                 os.close(file)
 
@@ -89,7 +89,7 @@ class Look:
             yield from (fact[1:] for fact in map(json.loads, file) if fact[0] == kind)
 
 
-class Looking(Run):
+class DryRun(Run):
     """A run in a dry run: its store is only read, and its steps run only if `policy` lets them."""
 
     def __init__(self, run_id: str, store: Overlay, policy: StepPolicy, **options: Any) -> None:
@@ -102,7 +102,7 @@ class Looking(Run):
         super().use(record)
         self._stored = self.shelves(self._below, record)
 
-    def stored(self, node: Node) -> Shelf:
+    def stored(self, node: Node) -> RunEntries:
         """The node's entries in the store itself, whatever the dry run has written over them."""
         return self._stored[node.owner == "shared"]
 
@@ -112,8 +112,8 @@ class Looking(Run):
     def will_run(self, node: Node, why: str, *, once: bool) -> None:
         if self._policy.lets_run(self, node, once=once):
             return
-        shelf = self.shelf_of(node)
-        intent = effects_once.find(shelf, node) if once else None
+        entries = self.entries_of(node)
+        intent = effects_once.find(entries, node) if once else None
         settled = intent is None or intent.meta.get("settled")
         if intent is not None and settled and why not in ASKED:
             return  # its body does not run: somebody has said what came of it

@@ -22,7 +22,7 @@ from typing import Any
 
 from .blobs import listed, listing_key, release
 from .codec import Decoded, seal, unseal
-from .entries import Shelf
+from .entries import RunEntries
 from .errors import IntegrityError, UnknownOutcome, UsageError
 from .identity import CallIdentity
 from .node import Node
@@ -35,68 +35,68 @@ COMPLETED, RESOLVED = "completed", "resolved"  # how an intent was settled: by t
 def about(node: Node) -> dict[str, Any]:
     """What an intent says of its node. `call` finds it again in a fork, whose keys are others."""
     assert node.identity is not None
-    facts = {"step": node.step, "node": node.id, "given": node.arguments, "call": node.call}
-    return {**facts, "identity": node.identity.to_json()}
+    fields = {"step": node.step, "node": node.id, "given": node.arguments, "call": node.call}
+    return {**fields, "identity": node.identity.to_json()}
 
 
-def find(shelf: Shelf, node: Node) -> Decoded | None:
+def find(entries: RunEntries, node: Node) -> Decoded | None:
     """The intent, as it is in the store now: other processes settle it, too. IntegrityError if it cannot be trusted."""
-    return _decoded(shelf, node, shelf.store.get(node.intent))
+    return _decoded(entries, node, entries.store.get(node.intent))
 
 
-def _decoded(shelf: Shelf, node: Node, data: Bytes | None) -> Decoded | None:
+def _decoded(entries: RunEntries, node: Node, data: Bytes | None) -> Decoded | None:
     try:
-        return None if data is None else Decoded(data, key=node.intent, secret=shelf.secret)
+        return None if data is None else Decoded(data, key=node.intent, secret=entries.secret)
     except IntegrityError as error:
         raise IntegrityError(f"whether {node.id} was performed cannot be read: {error}. {remedy(node.step)}") from error
 
 
-def look(shelf: Shelf, node: Node) -> None:
+def look(entries: RunEntries, node: Node) -> None:
     """Find out which of the recorded calls the node is, if its step was edited since."""
-    recognise(find(shelf, node), node, functools.partial(_records, shelf))
+    recognise(find(entries, node), node, functools.partial(_records, entries))
 
 
-def _records(shelf: Shelf) -> Records:
+def _records(entries: RunEntries) -> Records:
     """All calls that the run knows of, as they were when one was asked for first."""
-    if shelf.performed is None:
-        shelf.performed = Records(
+    if entries.performed is None:
+        entries.performed = Records(
             Recorded(CallIdentity.from_json(found.meta["identity"]), found.meta, found.time)
-            for _, found in shelf.intents()
+            for _, found in entries.intents()
             if not (found.meta.get("doubt") and not found.meta.get("settled"))
         )
-    known: Records = shelf.performed
+    known: Records = entries.performed
     return known
 
 
-def performed(shelf: Shelf, node: Node) -> Decoded | None:
+def performed(entries: RunEntries, node: Node) -> Decoded | None:
     """The record that the call was performed, with its result."""
-    look(shelf, node)
-    found = find(shelf, node)
+    look(entries, node)
+    found = find(entries, node)
     return found if found is not None and found.meta.get("settled") == COMPLETED else None
 
 
-def begin(shelf: Shelf, node: Node, now: Bytes | None, *, asked: bool) -> Decoded | None:
+def begin(entries: RunEntries, node: Node, now: Bytes | None, *, requested: bool) -> Decoded | None:
     """Leave the intent, or find what `resolve` said about an earlier one. UnknownOutcome if nothing was said.
 
     `now` stands there under the call's lease. What was performed is performed again only if the user has `asked` for it; the
     intent keeps the record of that, in case this time it fails.
     """
     try:
-        found = _decoded(shelf, node, now)
+        found = _decoded(entries, node, now)
     except IntegrityError:
-        if not asked:
+        if not requested:
             raise
         found = now = None
     meta = {} if found is None else found.meta
     settled = meta.get("settled")
     if meta.get("doubt") and not settled:
         found = now = None
-    if found is None and node.doubt is not None and not asked:
-        shelf.put(node.intent, None, {**about(node), **node.doubt}, time=time.time())
+    if found is None and node.doubt is not None and not requested:
+        entries.put(node.intent, None, {**about(node), **node.doubt}, time=time.time())
         raise UnknownOutcome(node.id, node.idempotency_key, "", node.doubt["doubt"])
-    if found is None or settled == CLEARED or (asked and settled):
-        earlier = None if now is None else bytes(unseal(now, node.intent, shelf.secret))
-        shelf.put(node.intent, earlier, about(node), time=time.time())
+    if found is None or settled == CLEARED or (requested and settled):
+        earlier = None if now is None else bytes(unseal(now, node.intent, entries.secret))
+        entries.put(node.intent, earlier, about(node), time=time.time())
         return None
     if settled:
         return found
@@ -114,49 +114,49 @@ def remedy(step: str) -> str:
     return f"`{name}.refresh(...)` performs it again, `{name}.forget(...)` lets the next call perform it"
 
 
-def withdraw(shelf: Shelf, node: Node) -> None:
+def withdraw(entries: RunEntries, node: Node) -> None:
     """The body raised by itself: it says that the effect did not take place."""
-    found = find(shelf, node)
+    found = find(entries, node)
     if found is not None:
-        _take_back(shelf, found)
+        _take_back(entries, found)
 
 
-def _take_back(shelf: Shelf, intent: Decoded) -> None:
+def _take_back(entries: RunEntries, intent: Decoded) -> None:
     earlier = intent.load()
     if earlier is None:
-        shelf.remove(intent.key)
+        entries.remove(intent.key)
     else:
-        shelf.store.commit(put={intent.key: seal([earlier], intent.key, shelf.secret)})
+        entries.store.commit(put={intent.key: seal([earlier], intent.key, entries.secret)})
 
 
-def forget(shelf: Shelf, node: Node) -> bool:
+def forget(entries: RunEntries, node: Node) -> bool:
     """Remove the record that the call was performed; whether there was one. An unknown outcome is not forgotten."""
     try:
-        look(shelf, node)
-        found = find(shelf, node)
+        look(entries, node)
+        found = find(entries, node)
         if found is None or not found.meta.get("settled"):
             return False
     except IntegrityError:
         pass
-    blobs = listed(shelf.store, node.intent)
-    shelf.remove(node.intent, listing_key(node.intent))
-    shelf.performed = None
-    release(shelf.store, blobs)
+    blobs = listed(entries.store, node.intent)
+    entries.remove(node.intent, listing_key(node.intent))
+    entries.performed = None
+    release(entries.store, blobs)
     return True
 
 
-def resolve(shelves: Sequence[Shelf], which: str, happened: bool, result: Any) -> None:
+def resolve(shelves: Sequence[RunEntries], which: str, happened: bool, result: Any) -> None:
     """Answer for the intent with that idempotency key or node id."""
-    for shelf, key, found in ((each, *intent) for each in shelves for intent in each.intents()):
+    for entries, key, found in ((each, *intent) for each in shelves for intent in each.intents()):
         if found.meta.get("settled") or which not in (key.rpartition("/")[2], found.meta["node"]):
             continue
-        shelf.performed = None
+        entries.performed = None
         if "doubt" in found.meta and not (happened and result is not None):
-            shelf.put(key, None, _decided(found.meta, happened), time=found.time)
+            entries.put(key, None, _decided(found.meta, happened), time=found.time)
         elif happened:
-            shelf.put(key, result, {**found.meta, "settled": RESOLVED}, time=found.time)
+            entries.put(key, result, {**found.meta, "settled": RESOLVED}, time=found.time)
         else:
-            _take_back(shelf, found)
+            _take_back(entries, found)
         return
     raise UsageError(f"this run has no unknown outcome called {which!r}; UnknownOutcome names them by node and key")
 
@@ -180,7 +180,7 @@ class Unknown:
     begun: datetime
 
 
-def unknown(shelf: Shelf) -> list[Unknown]:
+def unknown(entries: RunEntries) -> list[Unknown]:
     """Those that nobody has answered for."""
     return [
         Unknown(
@@ -188,6 +188,6 @@ def unknown(shelf: Shelf) -> list[Unknown]:
             key=key.rpartition("/")[2],
             begun=datetime.fromtimestamp(found.time, timezone.utc),
         )
-        for key, found in shelf.intents()
+        for key, found in entries.intents()
         if not found.meta.get("settled")
     ]

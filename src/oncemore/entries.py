@@ -20,8 +20,8 @@ from .events import Event, SnapshotSaved, StepCompleted, StepForgotten
 from .flight import Blocking, Completion, Path, Wait
 from .history.timeline import timeline
 from .identity import Part, code_of
-from .node import FORGOTTEN, GONE, SIGILS, Kept, Node, intents_of, items_of, quoted, state_of, variant_key
-from .records import ALIASES, REMOVED, changed, closed, home_of, read_log, signed, stamp
+from .node import FORGOTTEN, GONE, SIGILS, CheckpointData, Node, intents_of, items_of, quoted, state_of, variant_key
+from .records import ALIASES, REMOVED, changed, closed, prefix_of, read_log, signed, stamp
 from .secret import secret
 from .stores import Bytes, Frames, Store
 from .surroundings.protocol import EXCUSED
@@ -53,7 +53,7 @@ def _values_read(meta: Mapping[str, Any], now: Callable[[str], str]) -> Iterator
             yield {name: was.get(name, "") if found[name].startswith(EXCUSED) else found[name] for name in names}
 
 
-class Shelf:
+class RunEntries:
     """The entries of one run (`log` names its event log), or those shared between runs (no log).
 
     `owner` is the run's own mark, `home` the prefix of its entries: another one after a rollback, which has aliases of what
@@ -65,13 +65,13 @@ class Shelf:
         self,
         store: Store,
         owner: str,
-        home: str,
+        prefix: str,
         log: str | None,
-        moved: Callable[[str], Shelf] | None = None,
+        moved: Callable[[str], RunEntries] | None = None,
         adopted: Sequence[Sequence[str]] = (),
         expected: int = 0,
     ) -> None:
-        self.store, self.owner, self.home = store, owner, home
+        self.store, self.owner, self.prefix = store, owner, prefix
         self._log, self._moved, self._adopted, self._expected = log, moved, adopted, expected
         self.secret = secret()
         self._known_code: set[str] = set()
@@ -87,14 +87,14 @@ class Shelf:
         self._fetching: dict[str, tuple[int, Completion]] = {}  # by prefix: the process that fetches
 
     def node(self, step: str, arguments: str, code: str) -> Node:
-        return Node(self.home, self.owner, step, arguments, code)
+        return Node(self.prefix, self.owner, step, arguments, code)
 
     # -- finding
 
     @property
     def has_aliases(self) -> bool:
         """Whether there may be entries that this process did not write, though the run is a new one."""
-        return "." in self.home
+        return "." in self.prefix
 
     def has(self, node: Node) -> bool:
         """Whether the node's own entry is in memory."""
@@ -183,11 +183,11 @@ class Shelf:
         steps = [
             each for each in counted if isinstance(each.event, StepCompleted) and each.event.entry.startswith("node/")
         ]
-        return {self.home + each.place.partition("@")[0] for each in steps} - self._cache.keys()
+        return {self.prefix + each.place.partition("@")[0] for each in steps} - self._cache.keys()
 
     def _is_node(self, key: str) -> bool:
         """Whether this is the key of a node's own entry under the run's home."""
-        return key.startswith(self.home) and key[len(self.home)] not in SIGILS and "@" not in key
+        return key.startswith(self.prefix) and key[len(self.prefix)] not in SIGILS and "@" not in key
 
     # -- reading
 
@@ -282,7 +282,7 @@ class Shelf:
         except StoreError:
             return  # who needs an entry will meet it
         self._fetched = (*self._fetched, prefix)
-        if prefix == self.home:
+        if prefix == self.prefix:
             self._lost = self._find_lost()
 
     def drop_cache(self) -> None:
@@ -305,7 +305,7 @@ class Shelf:
 
     # -- writing
 
-    def pack(self, node: Node, kept: Kept, *, seconds: float, time: float) -> Packed:
+    def pack(self, node: Node, kept: CheckpointData, *, seconds: float, time: float) -> Packed:
         """What is kept of a completed node, not signed yet."""
         meta = kept.meta
         if kept.chunks is not None:
@@ -316,7 +316,9 @@ class Shelf:
         kept.blobs = meta.get("blobs", [])
         return packed
 
-    def write(self, node: Node, packed: Packed, kept: Kept, fields: Mapping[str, Any]) -> StepCompleted | None:
+    def write(
+        self, node: Node, packed: Packed, kept: CheckpointData, fields: Mapping[str, Any]
+    ) -> StepCompleted | None:
         """The checkpoint and its event in one transaction; with it, once, what its code consists of. The event as written.
 
         A large result, or one of a step that read state, stands beside the node's own small entry, which points to it.
@@ -377,18 +379,18 @@ class Shelf:
 
     def _open(self) -> dict[str, Bytes | None]:
         """What a commit expects that writes under the run's prefix."""
-        return {closed(self.home): None} if self._moved is not None else {}
+        return {closed(self.prefix): None} if self._moved is not None else {}
 
-    def _elsewhere(self) -> Shelf | None:
+    def _elsewhere(self) -> RunEntries | None:
         """Where the run goes on if its prefix was closed; None if it was not."""
-        if self._moved is None or self.store.get(closed(self.home)) is None:
+        if self._moved is None or self.store.get(closed(self.prefix)) is None:
             return None
-        return self._moved(self.home)
+        return self._moved(self.prefix)
 
-    def _manifest(self, code: str, kept: Kept) -> Frames:
+    def _manifest(self, code: str, kept: CheckpointData) -> Frames:
         parts = {name: [p.digest, p.where, p.shown, p.source] for name, p in kept.code.items()}
-        facts = {"parts": parts, "packages": dict(kept.packages)}
-        return seal([json.dumps(facts).encode()], f"code/{code}", self.secret)
+        fields = {"parts": parts, "packages": dict(kept.packages)}
+        return seal([json.dumps(fields).encode()], f"code/{code}", self.secret)
 
     def _about(self, node: Node, data: Bytes | None) -> Mapping[str, Any]:
         """What the node's own entry says of its checkpoints, as it was before this one."""
@@ -401,7 +403,7 @@ class Shelf:
                 pass  # it is about to be replaced
         return dict[str, Any]()
 
-    def _pointer(self, node: Node, kept: Kept, known: Mapping[str, Any]) -> Frames:
+    def _pointer(self, node: Node, kept: CheckpointData, known: Mapping[str, Any]) -> Frames:
         readings: list[list[str]] = known.get("readings", [])
         if sorted(kept.reads) not in readings:
             readings = [*readings, sorted(kept.reads)]
@@ -451,10 +453,10 @@ class Shelf:
         keys: list[str] = []
         after = ""
         while (found := next(self.store.scan(f"node/{self.owner}", after=after, limit=1, most=0), None)) is not None:
-            prefix = home_of(found[0])
+            prefix = prefix_of(found[0])
             after = f"{prefix}\U0010ffff"
-            if prefix != self.home:
-                keys.append(prefix + node.key[len(self.home) :])
+            if prefix != self.prefix:
+                keys.append(prefix + node.key[len(self.prefix) :])
         return keys
 
     def _has(self, key: str) -> bool:
@@ -495,7 +497,7 @@ class Shelf:
 
     def find_loops(self, name: str) -> list[str]:
         """The keys of the snapshots of a loop."""
-        return [key for key, _ in self.store.scan(f"{self.home}$/{quoted(name)}/", most=0)]
+        return [key for key, _ in self.store.scan(f"{self.prefix}$/{quoted(name)}/", most=0)]
 
     def write_loop(
         self,
@@ -508,7 +510,7 @@ class Shelf:
         replaces: Collection[str],
     ) -> tuple[str, int]:
         """A loop's snapshot, in place of some of the earlier ones; its key, and how many bytes it has."""
-        key = f"{self.home}$/{quoted(name)}/{kind}"
+        key = f"{self.prefix}$/{quoted(name)}/{kind}"
         entry = encode(value, meta, key=key, secret=self.secret, name=roots)
         append = self._appended([replace(event, entry=key)])
         gone = [other for other in replaces if other != key]
@@ -516,7 +518,7 @@ class Shelf:
         if self.store.commit(put={key: entry.frames}, append=append, delete=gone, expect=self._open()):
             return key, entry.raw_bytes
         other = self._elsewhere() or self
-        there = [other.home + key[len(self.home) :] for key in replaces]
+        there = [other.prefix + key[len(self.prefix) :] for key in replaces]
         return other.write_loop(name, kind, value, meta, roots, event, there)
 
     def encode_snapshot(self, content: str, value: object) -> Encoded:
@@ -570,7 +572,7 @@ class Shelf:
 
     def others(self, node: Node) -> Iterator[tuple[Node, Decoded]]:
         """Other checkpoints of the node's step: first those of the same arguments. A handful, from memory."""
-        step = f"{self.home}{quoted(node.step)}/"
+        step = f"{self.prefix}{quoted(node.step)}/"
         self._fetch(self._prefix(step))
         alike, some = self._nodes_of(step)
         for key in (*alike.get(node.arguments, ())[:_NEAREST], *some):
@@ -588,17 +590,17 @@ class Shelf:
             self._by_step[step] = alike, keys[:_NEAREST]
         return self._by_step[step]
 
-    def code_facts(self, code: str) -> tuple[dict[str, Part], dict[str, str]]:
+    def code_parts_of(self, code: str) -> tuple[dict[str, Part], dict[str, str]]:
         """What the code behind a digest consisted of, and the packages then; empty if that is not known any more."""
         code = code_of(code)
         if code not in self._codes:
-            key, facts = f"code/{code}", dict[str, Any]()
+            key, fields = f"code/{code}", dict[str, Any]()
             try:
                 data = self.store.get(key)
                 if data is not None:
-                    facts = json.loads(bytes(unseal(data, key, self.secret)))
+                    fields = json.loads(bytes(unseal(data, key, self.secret)))
             except OncemoreError:
                 pass
-            parts = {name: Part(*values) for name, values in facts.get("parts", {}).items()}
-            self._codes[code] = parts, facts.get("packages", {})
+            parts = {name: Part(*values) for name, values in fields.get("parts", {}).items()}
+            self._codes[code] = parts, fields.get("packages", {})
         return self._codes[code]

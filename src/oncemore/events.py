@@ -13,21 +13,21 @@ from typing import Any, ClassVar
 
 from .modules import loaded
 
-helped: ContextVar[str] = ContextVar("oncemore_helped", default="")  # the lane that a helping thread works for
+on_behalf_of: ContextVar[str] = ContextVar("oncemore_helped", default="")  # the lane that a helping thread works for
 
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def to_json(facts: dict[str, Any]) -> bytes:
+def to_json(fields: dict[str, Any]) -> bytes:
     """Facts and metadata as they are stored."""
-    return _encode(facts).encode()
+    return _encode(fields).encode()
 
 
 def lane() -> str:
     """Where in the program something happens: process, and the thread or task if not the main one."""
-    if helped.get():
-        return helped.get()
+    if on_behalf_of.get():
+        return on_behalf_of.get()
     name = threading.current_thread().name
     asyncio = loaded("asyncio")  # a program that has not loaded it has no tasks
     try:
@@ -55,19 +55,19 @@ class Event:
 
     def to_json(self) -> bytes:
         """The stored form. `seq` is not in it: the place in the log says it."""
-        facts = {"event": type(self).__name__, **vars(self)}
+        fields = {"event": type(self).__name__, **vars(self)}
         for name in (*self.rare, "seq"):
-            if name == "seq" or not facts[name]:
-                del facts[name]
-        return to_json(facts)
+            if name == "seq" or not fields[name]:
+                del fields[name]
+        return to_json(fields)
 
     @staticmethod
     def from_json(data: bytes, seq: int) -> Event:
         """Read a stored event. Fields that this version does not know are left out; unknown kinds are plain events."""
-        facts: dict[str, Any] = json.loads(data)
-        kind = Event.kinds.get(facts.pop("event"), Event)
+        fields: dict[str, Any] = json.loads(data)
+        kind = Event.kinds.get(fields.pop("event"), Event)
         known = _names(kind.__name__)
-        return kind(**{name: value for name, value in facts.items() if name in known}, seq=seq)
+        return kind(**{name: value for name, value in fields.items() if name in known}, seq=seq)
 
 
 @cache

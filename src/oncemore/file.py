@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, BinaryIO, Union, cast
 
-from .blobs import Blobs, Kept, active, keep_now, put_back, remove, source
+from .blobs import Blobs, StoredFile, active, keep_now, put_back, remove, source
 from .buffers import content_digest
 from .errors import CodecError, StoreError, UsageError, warn
 from .stores.folders import in_store
@@ -33,7 +33,7 @@ class File:
 
     def __init__(self, path: PathLike) -> None:
         self._path = os.fspath(path)
-        self._source: tuple[Blobs, Kept] | None = None  # where its content is if it was not put back
+        self._source: tuple[Blobs, StoredFile] | None = None  # where its content is if it was not put back
 
     @property
     def path(self) -> Path:
@@ -88,7 +88,7 @@ class File:
             return _recalled, (self._path, keep_now(now, file))
 
 
-def _recalled(path: str, kept: Kept) -> File:
+def _recalled(path: str, kept: StoredFile) -> File:
     """A result again, at its path if that can be; a damaged chunk is an error, so that the step runs again.
 
     Who only looks at the past (`Checkpoint.result`) gets the content, and the file at the path stays as it is.
@@ -110,7 +110,7 @@ def _recalled(path: str, kept: Kept) -> File:
 class FileChange:
     """What a step did to a file that it got as an argument; on its way through a checkpoint it becomes content."""
 
-    def __init__(self, file: File, done: tuple[Blobs, Kept | None] | None = None) -> None:
+    def __init__(self, file: File, done: tuple[Blobs, StoredFile | None] | None = None) -> None:
         self._file, self._done = file, done
 
     def __reduce__(self) -> Any:
@@ -136,7 +136,7 @@ class FileChange:
             remove(path) if kept is None else put_back(path, kept, blobs)
 
 
-def _changed(kept: Kept | None) -> FileChange:
+def _changed(kept: StoredFile | None) -> FileChange:
     blobs = source()
     for _ in () if kept is None else blobs.read(kept):
         pass  # a damaged chunk has to be found before the step counts as skipped

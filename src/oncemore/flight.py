@@ -18,7 +18,7 @@ from contextvars import copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
 from .errors import StoreError, trimmed, warn
-from .events import helped, lane
+from .events import lane, on_behalf_of
 from .stores import Bytes, Hold, Store
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Blocking(Generic[T]):
 
         # a future, not a task: a loop that is shut down cancels tasks
         context = copy_context()
-        context.run(helped.set, lane())
+        context.run(on_behalf_of.set, lane())
         work = asyncio.get_running_loop().run_in_executor(_threads(), context.run, self.now)
         try:
             return await asyncio.shield(work)

@@ -19,7 +19,7 @@ from .flight import Blocking, Request, Thrown
 from .node import inside
 from .reasons import Reason
 from .stores import Bytes, Hold
-from .surroundings import Moment, Scene, depend, obstacles, restore
+from .surroundings import CallContext, Watcher, depend, obstacles, restore
 
 if TYPE_CHECKING:
     from .call import Call, Definition
@@ -179,91 +179,93 @@ def _relay(body: Any, recording: _Recording | None) -> ItemPath:
             recording = None
 
 
-def _replay(step: Definition, call: Call, entry: Decoded, moment: Moment) -> ItemPath:
+def _replay(step: Definition, call: Call, entry: Decoded, context: CallContext) -> ItemPath:
     again = step.repeated(call, entry)
     call.run.count_reuse(step.name, call.node.key, entry.seconds)
     step.reused_files(call, entry)
     call.run.applied.add(entry.key)
     depend(call.run, entry.meta.get("reads", ()))
     for number in range(entry.meta["chunks"]):
-        chunk = yield Blocking(call.shelf.chunk, entry, number)
-        for item, effects in _items(step, call, chunk, moment):
-            restore(moment, effects, repeated=again)
+        chunk = yield Blocking(call.entries.chunk, entry, number)
+        for item, effects in _items(step, call, chunk, context):
+            restore(context, effects, repeated=again)
             try:
                 sent = yield Item(item)
             except _Closed:
                 return None
             if sent is not None:
                 raise UsageError(f"step {step.name} is being replayed: nothing can be sent into it")
-    _meet_state(step, entry.meta.get("roots", ()), moment)
-    value, effects, _ = step.load(call, entry, moment)
-    restore(moment, effects, repeated=again)
+    _match_state(step, entry.meta.get("roots", ()), context)
+    value, effects, _ = step.load(call, entry, context)
+    restore(context, effects, repeated=again)
     return value
 
 
 def look(step: Definition, call: Call, entry: Decoded) -> ItemPath:
     """The kept items for one who only looks: nothing is restored, nothing counts as reused."""
-    moment = step.meet(call, entry)
+    context = step.match_objects(call, entry)
     for number in range(entry.meta["chunks"]):
-        chunk = yield Blocking(call.shelf.chunk, entry, number)
-        for item, _ in _items(step, call, chunk, moment):
+        chunk = yield Blocking(call.entries.chunk, entry, number)
+        for item, _ in _items(step, call, chunk, context):
             try:
                 yield Item(item)
             except _Closed:
                 return None
-    _meet_state(step, entry.meta.get("roots", ()), moment)
-    return step.load(call, entry, moment)[0]
+    _match_state(step, entry.meta.get("roots", ()), context)
+    return step.load(call, entry, context)[0]
 
 
-def _items(step: Definition, call: Call, chunk: Decoded, moment: Moment) -> Iterator[tuple[Any, dict[str, Any]]]:
+def _items(step: Definition, call: Call, chunk: Decoded, context: CallContext) -> Iterator[tuple[Any, dict[str, Any]]]:
     """The items of one chunk with their effects, each as the state is when it is asked for."""
     pickles = chunk.load()
     for pickled, roots in zip(pickles, chunk.meta.get("roots") or itertools.repeat(())):
-        _meet_state(step, roots, moment)
+        _match_state(step, roots, context)
         with keeping(call.run.store):
-            loaded = codec.loads(pickled, chunk.meta.get("main", ""), moment.roots.find)
+            loaded = codec.loads(pickled, chunk.meta.get("main", ""), context.roots.find)
         yield loaded
 
 
-def _meet_state(step: Definition, roots: Iterable[tuple[str, str, str]], moment: Moment) -> None:
+def _match_state(step: Definition, roots: Iterable[tuple[str, str, str]], context: CallContext) -> None:
     """The state is what the consumer has left: it may not be what the next item was kept with."""
-    moment.roots.forget("state")
-    moment.roots.forget("global")
+    context.roots.forget("state")
+    context.roots.forget("global")
     try:
-        moment.roots.meet(roots, ("global", "state"))
+        context.roots.match(roots, ("global", "state"))
     except CodecError as error:
         raise StoreError(f"step {step.name} cannot be replayed any further: {error}") from None
 
 
-def _find(step: Definition, call: Call, told: str | None = None) -> tuple[tuple[Decoded, Moment] | None, str | None]:
+def _find(
+    step: Definition, call: Call, warned: str | None = None
+) -> tuple[tuple[Decoded, CallContext] | None, str | None]:
     """The node's checkpoint and the call, if all of it can be used: a replay must not break off midway. Else why not."""
-    entry, why = step.find(call, told)
+    entry, why = step.find(call, warned)
     if entry is None:
         return None, why
     try:
         begin = entry.meta.get("roots", ())
         for number in reversed(range(entry.meta["chunks"])):
-            begin = (call.shelf.chunk(entry, number).meta.get("roots") or [()])[0]
-        moment = step.meet(call, entry)
-        moment.roots.meet(
+            begin = (call.entries.chunk(entry, number).meta.get("roots") or [()])[0]
+        context = step.match_objects(call, entry)
+        context.roots.match(
             begin, ("global",)
         )  # as they were before the first item; each item brings them on to the next
         with keeping(call.run.store):  # the state is not there yet
-            loaded = entry.load(lambda name: moment.roots.find(name) if name[0] == "argument" else None)
+            loaded = entry.load(lambda name: context.roots.find(name) if name[0] == "argument" else None)
         effects = loaded[1] if entry.meta.get("effects") else {}
-        why = next((why for _, why in obstacles(moment, effects, step.repeated(call, entry))), None)
+        why = next((why for _, why in obstacles(context, effects, step.repeated(call, entry))), None)
         effects.get("files", {}).pop("ready", None)  # its drafts go at once; there will be new ones at the end
         if why is not None:
             raise CodecError(why)
     except (StoreError, CodecError) as error:
-        if call.shelf.replaced(entry):
-            return _find(step, call, told)
+        if call.entries.replaced(entry):
+            return _find(step, call, warned)
         if call.run.strict and isinstance(error, StoreError):
             raise
-        if str(error) != told:
+        if str(error) != warned:
             warn(f"step {step.name} runs again, its items cannot be used: {error}")
         return None, str(error)
-    return (entry, moment), None
+    return (entry, context), None
 
 
 class _Recording:
@@ -274,15 +276,15 @@ class _Recording:
 
     def __init__(self, step: Definition, call: Call, why: Reason) -> None:
         self._step, self._call, self._why = step, call, why
-        self._facts = step.facts(call)  # now: the body may change what it depends on
-        self._keys = call.shelf.new_items()
+        self._dependencies = step.dependencies(call)  # now: the body may change what it depends on
+        self._keys = call.entries.new_items()
         self._owner = self._keys.rstrip("/")  # of the contents of files, until the checkpoint is there
         self._hold: Hold | None = None
         self._seen: Bytes | None = None
-        self._moment = step.moment(call, runs=True)
-        self._moment.per_item, self._moment.node = True, self._owner
-        self._whole = Scene(self._moment, per_item=False)
-        self._stretch: Scene
+        self._context = step.context(call, runs=True)
+        self._context.per_item, self._context.node = True, self._owner
+        self._whole = Watcher(self._context, per_item=False)
+        self._stretch: Watcher
         self._entered: Callable[[], None]
         self._items: list[bytes] = []
         self._roots: list[list[tuple[str, str, str]]] = []  # for each, the state that its names count in
@@ -307,10 +309,10 @@ class _Recording:
 
     def resume(self) -> None:
         """The generator is about to run on."""
-        self._moment.roots.forget("state")
-        self._moment.roots.forget("global")
-        self._moment.first = not self._items and not self._chunks
-        self._stretch = Scene(self._moment, per_item=True)
+        self._context.roots.forget("state")
+        self._context.roots.forget("global")
+        self._context.first = not self._items and not self._chunks
+        self._stretch = Watcher(self._context, per_item=True)
         self._entered = inside(self._call.node)
 
     def add(self, item: object) -> _Recording | None:
@@ -319,8 +321,8 @@ class _Recording:
         try:
             self._stretch.returned()
             with keeping(self._call.run.store, self._blobs.extend, self._owner):
-                self._items.append(codec.dumps((item, self._stretch.effects()), self._moment.roots.name))
-            self._roots.append([root for root in self._moment.roots.listed if root[0] != "argument"])
+                self._items.append(codec.dumps((item, self._stretch.effects()), self._context.roots.name))
+            self._roots.append([root for root in self._context.roots.listed if root[0] != "argument"])
         except (CodecError, StoreError) as error:
             warn(f"step {self._step.name}: the items are not kept: {error}")
             return None
@@ -331,7 +333,7 @@ class _Recording:
 
     def _pack(self) -> None:
         number = len(self._chunks)
-        self._chunks.append(self._call.shelf.encode_chunk(self._keys, number, self._items, self._roots))
+        self._chunks.append(self._call.entries.encode_chunk(self._keys, number, self._items, self._roots))
         self._items, self._roots, self._size = [], [], 0
 
     def finish(self, value: object) -> Callable[[], None]:
@@ -350,7 +352,7 @@ class _Recording:
             return functools.partial(run.not_kept, node, str(error), seconds=took)
         if self._items:
             self._pack()
-        kept = self._step.kept(value, effects, self._moment, self._facts)
+        kept = self._step.kept(value, effects, self._context, self._dependencies)
         kept.chunks, kept.items = self._chunks, self._keys
         kept.seen, kept.damaged, kept.owner = self._seen, self._call.damaged, self._owner
         if self._blobs:

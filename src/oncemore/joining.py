@@ -8,7 +8,7 @@ from typing import Any
 
 from . import current, records
 from .dry_run import new_run
-from .entries import Shelf
+from .entries import RunEntries
 from .errors import StoreError
 from .keyed import keyed
 from .modules import loaded
@@ -54,7 +54,7 @@ def follow(run: Run) -> None:
 
     A rollback changes the record, and with it where entries are.
     """
-    record, own, shared = record_key(run.id), changed(run.shelf.owner), changed("shared")
+    record, own, shared = record_key(run.id), changed(run.entries.owner), changed("shared")
     try:
         seen = run.store.get_many({record, own, shared} if run.id else {shared})
         data, before = seen.get(record), run.seen
@@ -63,9 +63,9 @@ def follow(run: Run) -> None:
     except StoreError:
         return  # who needs an entry will meet it
     run.seen = seen
-    for shelf, mark in ((run.shelf, own), (run.shared, shared)):
+    for entries, mark in ((run.entries, own), (run.shared, shared)):
         if seen.get(mark) != before.get(mark):
-            shelf.drop_cache()
+            entries.drop_cache()
 
 
 def outside() -> Run:
@@ -87,5 +87,5 @@ def _is_worker() -> bool:
 
 def _shared_only(store: Store) -> Run:
     run = new_run("", store)
-    run.shelf = run.shared = Shelf(run.store, "shared", "shared/", None)
+    run.entries = run.shared = RunEntries(run.store, "shared", "shared/", None)
     return run

@@ -301,7 +301,7 @@ class _Prefix:
                 self._stride *= 2
                 self.marks = [mark for mark in self.marks if mark[0] % self._stride == 0]
 
-    def facts(self) -> list[Any]:
+    def to_json(self) -> list[Any]:
         return [self.count, self.whole, self._stride, self.marks]
 
 
@@ -402,7 +402,7 @@ class _Snapshots:
         """Put everything back to the furthest snapshot that fits the items; those after it."""
         self._items = _identity(items)
         try:
-            found = [_Snapshot.of(key) for key in self._run.shelf.find_loops(self.path)]
+            found = [_Snapshot.of(key) for key in self._run.entries.find_loops(self.path)]
         except StoreError as error:
             self._refuse(error)
             return iter(items)
@@ -460,7 +460,7 @@ class _Snapshots:
 
     def _marks(self, snapshot: _Snapshot) -> Iterable[tuple[int, str]]:
         try:
-            entry = self._run.shelf.read(snapshot.key)
+            entry = self._run.entries.read(snapshot.key)
             return [] if entry is None else _Prefix(*entry.meta["prefix"]).marks
         except StoreError:
             return []  # using it tells
@@ -473,7 +473,7 @@ class _Snapshots:
     def _restore(self, chosen: _Snapshot) -> bool:
         run, begin = self._run, self.begin
         try:
-            entry = run.shelf.read(chosen.key)
+            entry = run.entries.read(chosen.key)
             if entry is None:
                 return False
             for root in entry.meta["roots"]:
@@ -544,7 +544,7 @@ class _Snapshots:
     def save(self, *, done: bool) -> None:
         run, begin, seen, started = self._run, self.begin, self.prefix.count, time.perf_counter()
         roots: list[tuple[str, str, str]] = []
-        meta = {"seen": seen, "done": done, "prefix": self.prefix.facts(), "roots": roots}
+        meta = {"seen": seen, "done": done, "prefix": self.prefix.to_json(), "roots": roots}
         kind = f"{seen}.{self.prefix.whole}.{self._items}.{'done' if done else ''}"
         listed = {root[:2]: root for root in begin.roots.listed}
 
@@ -563,7 +563,7 @@ class _Snapshots:
             roots += [listed["state", key] for key in value["contents"]]
             roots += [listed["global", name] for name in value["variables"]["changed"]]
             fact = SnapshotSaved(loop=self._name, seen=seen)
-            write = partial(run.shelf.write_loop, self.path, kind, value, meta, named, fact, self._replaced())
+            write = partial(run.entries.write_loop, self.path, kind, value, meta, named, fact, self._replaced())
             try:
                 self._last, size = write()
             except CodecError:

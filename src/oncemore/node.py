@@ -84,13 +84,13 @@ class Node:
     """
 
     __slots__ = (
-        *("__weakref__", "arguments", "call", "code", "doubt", "group", "home", "identity", "key", "name", "owner"),
+        *("__weakref__", "arguments", "call", "code", "doubt", "group", "identity", "key", "name", "owner", "prefix"),
         *("step", "thread", "variants"),
     )
 
-    def __init__(self, home: str, owner: str, step: str, arguments: str, code: str) -> None:
-        self.home, self.owner, self.step, self.arguments, self.code = home, owner, step, arguments, code
-        self.key = home + place(step, arguments, code)
+    def __init__(self, prefix: str, owner: str, step: str, arguments: str, code: str) -> None:
+        self.prefix, self.owner, self.step, self.arguments, self.code = prefix, owner, step, arguments, code
+        self.key = prefix + place(step, arguments, code)
         self.call = ""
         self.name: Callable[[], str] | None = None
         self.identity: CallIdentity | None = None
@@ -126,7 +126,7 @@ class Node:
 
 
 @dataclass
-class Kept:
+class CheckpointData:
     """What is to be kept of a completed node.
 
     `reads` are the state keys it depends on, `name` names objects that are the caller's own, `chunks` are a generator's items,

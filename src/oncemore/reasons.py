@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from .entries import Shelf
+from .entries import RunEntries
 from .errors import UsageError
 from .events import Event, StepCompleted, StepFailed, StepNotKept
 from .identity import Part, code_of
@@ -19,7 +19,7 @@ from .surroundings import change_of, label_of, part_of
 from .surroundings.protocol import EXCUSED
 
 _MOST = 3  # pieces of one argument that are named
-_FIELDS = ("part", "said", "where", "before", "after")
+_FIELDS = ("part", "message", "where", "before", "after")
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Change:
     """One part that differs from an earlier checkpoint: `said` in a line, with short texts for what it was and is."""
 
     part: str
-    said: str
+    message: str
     where: str = ""
     before: str = ""
     after: str = ""
@@ -73,14 +73,14 @@ class Explanation:
     def __str__(self) -> str:
         if len(self.changes) < 2:
             return f"{self.node}: {self.reason}"
-        return "\n".join([f"{self.node}:", *(f"  {change.said}" for change in self.changes)])
+        return "\n".join([f"{self.node}:", *(f"  {change.message}" for change in self.changes)])
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {**vars(self), "changes": [change.as_dict() for change in self.changes]}
 
 
-class Facts(NamedTuple):
+class Dependencies(NamedTuple):
     """What a node depends on, part by part; `packages` are noted only. `reads` is what its code reads, and what it read."""
 
     arguments: Mapping[str, Part]
@@ -89,15 +89,18 @@ class Facts(NamedTuple):
     reads: Mapping[str, Part] = MappingProxyType({})
 
 
-def recorded(shelf: Shelf, code: str, meta: Mapping[str, Any]) -> Facts:
+def recorded(entries: RunEntries, code: str, meta: Mapping[str, Any]) -> Dependencies:
     """What a checkpoint depended on, from its metadata and the digest of its code."""
     shown = meta.get("shown", {})
-    arguments = {name: Part.kept(digest, shown.get(name, "")) for name, digest in meta.get("arguments", {}).items()}
-    data = {name: Part.kept(digest, shown.get(name, "")) for name, digest in meta.get("data", {}).items()}
-    reads = data | {
-        label_of(read): Part.kept(was, shown.get(label_of(read), "")) for read, was in meta.get("reads", {}).items()
+    arguments = {
+        name: Part.from_json(digest, shown.get(name, "")) for name, digest in meta.get("arguments", {}).items()
     }
-    return Facts(arguments, *shelf.code_facts(code), reads)
+    data = {name: Part.from_json(digest, shown.get(name, "")) for name, digest in meta.get("data", {}).items()}
+    reads = data | {
+        label_of(read): Part.from_json(was, shown.get(label_of(read), ""))
+        for read, was in meta.get("reads", {}).items()
+    }
+    return Dependencies(arguments, *entries.code_parts_of(code), reads)
 
 
 class Reason(NamedTuple):
@@ -113,45 +116,45 @@ class Reason(NamedTuple):
         return {"reason": self.text, "changes": changes, "compared_with": self.compared_with}
 
 
-def compare(shelf: Shelf, node: Node, now: Facts, run: Any, passed: Container[str]) -> Reason:
+def compare(entries: RunEntries, node: Node, now: Dependencies, run: Any, used_nodes: Container[str]) -> Reason:
     """What changed since the nearest checkpoint of the same step, of equally near ones the newest; without one the node is new.
 
     Skips checkpoints already used in this scope (`passed`); those belong to other calls.
     """
-    meta = shelf.readings(node)
+    meta = entries.readings(node)
     if meta is not None:
         found = tuple(_changes_of_reads(meta, run))
         return Reason(sentence(found), found, node.key if found else "")
     nearest, least = None, (len(now.arguments) + 1, 0, 0.0)
-    for other, entry in shelf.others(node):
+    for other, entry in entries.others(node):
         meta = entry.meta
         arguments, data = (
             _differences(meta.get("arguments", {}), now.arguments),
             _differences(meta.get("data", {}), now.reads),
         )
         distance = arguments, data + (code_of(other.code) != code_of(node.code)), -entry.time
-        if other.key not in passed and distance < least:
+        if other.key not in used_nodes and distance < least:
             nearest, least = (other, meta), distance
     if nearest is None or (least[0] and least[0] == len(now.arguments) > 1):
         return Reason(NEW)
     other, meta = nearest
-    found = tuple(compared(recorded(shelf, other.code, meta), now))
+    found = tuple(compared(recorded(entries, other.code, meta), now))
     return Reason(sentence(found), found, other.key if found else "")
 
 
-def why(store: Store, run_id: str, facts: Sequence[Event], which: str) -> Explanation:
+def why(store: Store, run_id: str, log: Sequence[Event], which: str) -> Explanation:
     """Why a node or step ran when it last did: its event says so, and names the checkpoint that it was compared with."""
-    ran = [event for event in facts if isinstance(event, (StepCompleted, StepFailed, StepNotKept))]
+    ran = [event for event in log if isinstance(event, (StepCompleted, StepFailed, StepNotKept))]
     last = next((event for event in reversed(ran) if which in (event.node, event.step)), None)
     if last is None:
         names = sorted({name for event in ran for name in (event.step, event.node)})
         near = difflib.get_close_matches(which, names, 3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join({e.step: 0 for e in ran})}"
         raise UsageError(f"run {run_id}: no step or node {which!r} ran; {hint}")
-    shelf, found = Shelf(store, "", "", None), [Change.from_dict(change) for change in last.changes]
+    entries, found = RunEntries(store, "", "", None), [Change.from_dict(change) for change in last.changes]
     if last.compared_with:
         codes = last.compared_with.rpartition(".")[2].partition("@")[0], last.fingerprint.partition(".")[2]
-        before, after = (shelf.code_facts(code)[0] for code in codes)
+        before, after = (entries.code_parts_of(code)[0] for code in codes)
         found = [
             replace(change, _sources=(before[change.part].source, after[change.part].source))
             if change.part in before and change.part in after
@@ -163,10 +166,10 @@ def why(store: Store, run_id: str, facts: Sequence[Event], which: str) -> Explan
 
 def sentence(found: tuple[Change, ...] | None) -> str:
     """The changes in one line."""
-    return "; ".join(change.said for change in found) if found else NEW
+    return "; ".join(change.message for change in found) if found else NEW
 
 
-def compared(before: Facts, now: Facts) -> Iterator[Change]:
+def compared(before: Dependencies, now: Dependencies) -> Iterator[Change]:
     """What differs; if anything does, also the packages that are others now."""
     found = [*_differing(before.arguments, now.arguments, _argument), *_differing(before.code, now.code, _code)]
     read = before.reads.keys() & now.reads.keys()  # with other arguments or code, it may well read other keys
@@ -202,8 +205,8 @@ def _differing(
         elif today is None and then is not None:
             yield Change(name, f"{name} is gone", before=then.shown)
         elif then is not None and today is not None and then.digest != today.digest:
-            said, sources = say(name, then, today), (then.source, today.source)
-            yield Change(name, said, today.where, then.shown, today.shown, sources)
+            message, sources = say(name, then, today), (then.source, today.source)
+            yield Change(name, message, today.where, then.shown, today.shown, sources)
 
 
 def _at(part: Part) -> str:
@@ -223,10 +226,10 @@ def _value(name: str, before: Part, now: Part) -> str:
 
 
 def _argument(name: str, before: Part, now: Part) -> str:
-    said = list(_pieces(before, now)) if before.pieces and now.pieces else []
-    if not said:
+    message = list(_pieces(before, now)) if before.pieces and now.pieces else []
+    if not message:
         return _value(name, before, now)
-    text = ", ".join(said[:_MOST]) + (f" and {len(said) - _MOST} more" if len(said) > _MOST else "")
+    text = ", ".join(message[:_MOST]) + (f" and {len(message) - _MOST} more" if len(message) > _MOST else "")
     rows = rows_differing(before.rows, now.rows)
     if rows is not None and rows[0]:
         text += f", about {rows[0]:,} of {rows[1]:,} rows differ"
@@ -249,6 +252,6 @@ def _changes_of_reads(meta: Mapping[str, Any], run: Any) -> Iterator[Change]:
         now = part_of(run, read)
         if now.digest != was and not now.digest.startswith(EXCUSED):
             called = label_of(read)
-            then = Part.kept(was, meta.get("shown", {}).get(called, ""))
-            said = change_of(read) or _value(called, then, now)
-            yield Change(called, said, before=then.shown, after=now.shown)
+            then = Part.from_json(was, meta.get("shown", {}).get(called, ""))
+            message = change_of(read) or _value(called, then, now)
+            yield Change(called, message, before=then.shown, after=now.shown)

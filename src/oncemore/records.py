@@ -125,8 +125,8 @@ def sealed_as(key: str) -> str | None:
 
 def parse(key: str, data: Bytes) -> Record:
     """The record in an entry; IntegrityError if the entry cannot be trusted."""
-    facts: dict[str, Any] = json.loads(bytes(unseal(data, key, secret())))
-    known = {name: facts[name] for name in _FIELDS if name in facts}
+    fields: dict[str, Any] = json.loads(bytes(unseal(data, key, secret())))
+    known = {name: fields[name] for name in _FIELDS if name in fields}
     known["parent"] = tuple(known["parent"]) if known["parent"] else None
     return Record(**known)
 
@@ -153,9 +153,9 @@ def scan(store: Store) -> Iterator[tuple[str, Record]]:
         except IntegrityError:
             damaged.append(run_id_of(key))
     if damaged:
-        told = ", ".join(damaged[:5]) + (" ..." if len(damaged) > 5 else "")
+        names = ", ".join(damaged[:5]) + (" ..." if len(damaged) > 5 else "")
         warn(
-            f"runs of {store.url} that were altered or signed with another secret are left out ({len(damaged)}): {told}"
+            f"runs of {store.url} that were altered or signed with another secret are left out ({len(damaged)}): {names}"
         )
 
 
@@ -179,9 +179,9 @@ def change(
         if data is None:
             raise UsageError(f"there is no run {run_id!r} in {store.url}")
         record = parse(key, data)
-        facts = edit(record)
+        fields = edit(record)
         record.updated = time.time()
-        append = {record.log: [signed(record.log, fact, secret()) for fact in facts]} if facts else {}
+        append = {record.log: [signed(record.log, fact, secret()) for fact in fields]} if fields else {}
         expected = {key: data, **expect}
         if store.commit(put={key: sealed(key, record), **put}, append=append, delete=delete, expect=expected):
             return record
@@ -203,7 +203,7 @@ def read_log(store: Store, log: str, since: int = 0) -> Iterator[Event]:
     return (Event.from_json(data, number) for number, data in _bodies(store, log, since))
 
 
-def read_facts(store: Store, log: str, since: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_events(store: Store, log: str, since: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
     """The same as they are stored, with their numbers: for who needs little of each."""
     return ((number, json.loads(data)) for number, data in _bodies(store, log, since))
 
@@ -262,7 +262,7 @@ def changed(owner: str) -> str:
     return f"changed/{owner}"
 
 
-def home_of(entry: str) -> str:
+def prefix_of(entry: str) -> str:
     """Under which home an entry stands."""
     kind, _, rest = entry.partition("/")
     return "shared/" if kind == "shared" else f"{kind}/{rest.partition('/')[0]}/"

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from .run import Run
 
 
-class Passed:
+class SeenCheckpoints:
     """The named checkpoints of earlier scopes, each to be found once when this scope comes by again."""
 
     def __init__(self) -> None:
         self._ahead: dict[tuple[Any, ...], list[Checkpoint]] | None = None
         self._line: Timeline | None = None
 
-    def come_by(
+    def reach(
         self, run: Run, name: str, metadata: Mapping[str, Any], next_node: str | None, pinned: bool
     ) -> Checkpoint:
         """The run's state is to be kept under a name: the checkpoint that an earlier scope left here, or a new one."""
@@ -47,9 +47,9 @@ class Passed:
             return known
         snapshot = run.snapshot()
         fact = replace(fact, snapshot=snapshot.key)
-        run.shelf.write_snapshot(snapshot.entry, fact)
+        run.entries.write_snapshot(snapshot.entry, fact)
         run.snapshots.written(snapshot)
-        run.told(fact)
+        run.notify(fact)
         saved = self._saved(fact, run)
         run.retain()
         return saved

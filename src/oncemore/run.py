@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from blake3 import blake3
 
 from . import current, effects_once, events, records
-from .entries import Shelf
+from .entries import RunEntries
 from .errors import CodecError, FingerprintError, HoldLost, StoreError, UsageError, log, logger, warn
 from .events import Event
 from .history.timeline import count
 from .identity.calls import Variants
 from .identity.values import digest
 from .loops import Every, OnError, Results, loop, map_items
-from .node import Kept, Node, counters_of, group_of
+from .node import CheckpointData, Node, counters_of, group_of
 from .opening import Opened, disabled, ending, open_run
 from .overlap import Concurrent, Group
 from .past import Past
 from .reasons import Reason
 from .records import Record, Reference
-from .repeats import Ordinals, Passed, SharedOrdinals
+from .repeats import Ordinals, SeenCheckpoints, SharedOrdinals
 from .snapshots import Snapshot, Snapshots
 from .stores import Store
 from .surroundings.inputs import OBSERVED
@@ -139,7 +139,7 @@ class Run(Past):
         self._saved: defaultdict[str, float] = defaultdict(float)
         self._refresh = set(filter(None, map(str.strip, os.environ.get("ONCEMORE_REFRESH", "").split(","))))
         self._refreshed: set[tuple[str, str]] = set()
-        self.passed: set[str] = set()  # the entries of nodes that ran or were reused in this scope
+        self.used_nodes: set[str] = set()  # the entries of nodes that ran or were reused in this scope
         self.applied: set[str] = set()  # entries whose effects this scope has seen; empty again when it is put back
         self.performed: set[str] = set()  # effect="once" steps of which was said that they are not performed again
         self.variants = Variants()
@@ -151,14 +151,14 @@ class Run(Past):
         self.unkept: dict[str, str] = {}  # the steps of which nothing could be kept, and why
         self.unseeded: Unseeded | None = None
         self.group, self.concurrent = Group(), Concurrent()
-        self.started = StartNotifier(lambda event: self.shelf.append([event]))
+        self.started = StartNotifier(lambda event: self.entries.append([event]))
         self._opened: Opened
         self.snapshots = Snapshots()
-        self._passed: Passed | None = None
+        self._seen_checkpoints: SeenCheckpoints | None = None
         self._retention, self._since_pruned, self._left = retention, 0, False
         self.state = State(state)
-        self.shelf: Shelf
-        self.shared: Shelf
+        self.entries: RunEntries
+        self.shared: RunEntries
 
     @property
     def attempt_number(self) -> int:
@@ -195,28 +195,28 @@ class Run(Past):
         if not self.disabled:
             current.engage(self)
             if announce:
-                self.unseeded = Unseeded(self.shelf.owner)
+                self.unseeded = Unseeded(self.entries.owner)
                 if self.resumed and self.unseeded.states:
-                    self.unseeded.take(self.shelf.opening() or {})
+                    self.unseeded.take(self.entries.opening() or {})
         return self
 
     def use(self, record: Record) -> None:
         """Take entries from, and put them to, where the record says."""
-        self.shelf, self.shared = self.shelves(self.store, record)
+        self.entries, self.shared = self.shelves(self.store, record)
         self.snapshots.forget()  # the last may not count there
 
-    def _moved(self, prefix: str) -> Shelf:
+    def _moved(self, prefix: str) -> RunEntries:
         """Where the run goes on, whose prefix was closed."""
         from .history.rollback import reopen
 
-        if self.shelf.home == prefix:
+        if self.entries.prefix == prefix:
             self.use(reopen(self.store, self.id, prefix))
-        return self.shelf
+        return self.entries
 
-    def shelves(self, store: Store, record: Record) -> tuple[Shelf, Shelf]:
+    def shelves(self, store: Store, record: Record) -> tuple[RunEntries, RunEntries]:
         """The entries of the run, and those that it shares with others."""
-        own = Shelf(store, record.uid, record.prefix, record.log, self._moved, record.adopted, record.entries)
-        return own, Shelf(store, "shared", "shared/", record.log)
+        own = RunEntries(store, record.uid, record.prefix, record.log, self._moved, record.adopted, record.entries)
+        return own, RunEntries(store, "shared", "shared/", record.log)
 
     def leave(self, error: BaseException | None) -> None:
         """Record how the scope ended, and what was reused in it."""
@@ -236,7 +236,7 @@ class Run(Past):
             records.change(self.store, self.id, end)
             self._left = True
             for fact in facts:
-                self.told(fact)
+                self.notify(fact)
         except (StoreError, UsageError) as trouble:
             warn(f"run {self.id}: how it ended could not be written: {trouble}")
         finally:
@@ -249,17 +249,19 @@ class Run(Past):
             self._opened.close()
 
     def _counter(self, call: str) -> str:
-        return f"{counters_of(self.shelf.owner)}{self.attempt}/{blake3(call.encode()).hexdigest(length=16)}"
+        return f"{counters_of(self.entries.owner)}{self.attempt}/{blake3(call.encode()).hexdigest(length=16)}"
 
     def _forget_counters(self) -> None:
         """Numbers count within one attempt: those of this one, and of others that were killed, go."""
         if not self.spread:
             return
         try:
-            keys = [key for key, _ in self.store.scan(counters_of(self.shelf.owner), most=0)]
+            keys = [key for key, _ in self.store.scan(counters_of(self.entries.owner), most=0)]
             marks = {key: key.split("/")[3] for key in keys}
-            live = self.store.held([f"alive/{self.shelf.owner}/{mark}" for mark in {*marks.values()} - {self.attempt}])
-            self.store.commit(delete=[key for key in keys if f"alive/{self.shelf.owner}/{marks[key]}" not in live])
+            live = self.store.held(
+                [f"alive/{self.entries.owner}/{mark}" for mark in {*marks.values()} - {self.attempt}]
+            )
+            self.store.commit(delete=[key for key in keys if f"alive/{self.entries.owner}/{marks[key]}" not in live])
         except StoreError as error:
             log("run %s: counters of identical calls are left: %s", self.id, error)
 
@@ -268,11 +270,11 @@ class Run(Past):
     def emit(self, *facts: Event) -> None:
         """Write events; a store that cannot take them does not stop the program."""
         try:
-            self.shelf.append(facts)
+            self.entries.append(facts)
         except StoreError as error:
             warn(f"run {self.id}: {type(facts[-1]).__name__} could not be written: {error}")
         for fact in facts:
-            self.told(fact)
+            self.notify(fact)
 
     def retain(self, every: int = _PRUNE_EVERY) -> None:
         """Apply the scope's retention policy, now and then: it reads the run's events."""
@@ -288,7 +290,7 @@ class Run(Past):
             except StoreError as error:
                 warn(f"run {self.id}: old checkpoints could not be removed: {error}")
 
-    def told(self, fact: E) -> E:
+    def notify(self, fact: E) -> E:
         """Tell listeners of this process. One that fails harms nobody."""
         log("run %s: %s", self.id, fact)
         for kind, callback in self._listeners:
@@ -356,7 +358,7 @@ class Run(Past):
 
     def resolve(self, which: str, *, happened: bool, result: Any = None) -> None:
         """Say how a step with effect="once" ended that was cut off: by the node or the key that `UnknownOutcome` names."""
-        effects_once.resolve((self.shelf, self.shared), which, happened, result)
+        effects_once.resolve((self.entries, self.shared), which, happened, result)
 
     def checkpoint(
         self,
@@ -370,8 +372,8 @@ class Run(Past):
 
         A resumed run that comes by again with the same state finds the checkpoint that is there.
         """
-        self._passed = self._passed or Passed()
-        return self._passed.come_by(self, name, metadata or {}, next_node, pinned)
+        self._seen_checkpoints = self._seen_checkpoints or SeenCheckpoints()
+        return self._seen_checkpoints.reach(self, name, metadata or {}, next_node, pinned)
 
     def restore(self, which: str | None = None) -> Checkpoint:
         """Put `state` and the random generators to a checkpoint (name, id, node or step; the newest if none is named).
@@ -399,7 +401,7 @@ class Run(Past):
         from .history.rollback import rollback
 
         self.use(rollback(self.store, self.id, to=to, before=before, own=self._opened.mark))
-        self._passed, self.loops = None, {}
+        self._seen_checkpoints, self.loops = None, {}
         self.applied.clear()
 
     def _unwritten(self) -> Iterable[Event]:
@@ -415,8 +417,8 @@ class Run(Past):
         """The steps that are being computed beside one that is called here."""
         return group_of(self.group)
 
-    def shelf_of(self, node: Node) -> Shelf:
-        return self.shared if node.owner == "shared" else self.shelf
+    def entries_of(self, node: Node) -> RunEntries:
+        return self.shared if node.owner == "shared" else self.entries
 
     def ordinals(self, call: str) -> Ordinals | SharedOrdinals:
         """Which of the identical calls of a step are under way or done in this scope; `call` is the step and its arguments."""
@@ -448,7 +450,7 @@ class Run(Past):
         return node.step in self._refresh and (node.step, node.fingerprint) not in self._refreshed
 
     def count_reuse(self, step: str, key: str, seconds: float) -> None:
-        self.passed.add(key)
+        self.used_nodes.add(key)
         self.reused[step] += 1
         self._saved[step] += seconds
         if self.report is not None:
@@ -471,7 +473,7 @@ class Run(Past):
     def begin(self, node: Node) -> Begun:
         begun = self.started.begin(node)
         if self._listeners or logger.isEnabledFor(logging.INFO):
-            self.told(begun.event())
+            self.notify(begun.event())
         return begun
 
     def snapshot(self) -> Snapshot:
@@ -481,7 +483,7 @@ class Run(Past):
         content = digest(value).hex()
         if content == self.snapshots.last.content:
             return self.snapshots.last._replace(entry=None, seconds=self.snapshots.clock() - started)
-        entry = self.shelf.encode_snapshot(content, value)
+        entry = self.entries.encode_snapshot(content, value)
         return Snapshot(entry.key, entry, content, self.snapshots.clock() - started)
 
     def _save_state(self) -> None:
@@ -494,9 +496,9 @@ class Run(Past):
         if snapshot.key and not snapshot.behind:
             fact = events.StateSaved(snapshot=snapshot.key)
             try:
-                self.shelf.write_snapshot(snapshot.entry, fact)
+                self.entries.write_snapshot(snapshot.entry, fact)
                 self.snapshots.written(snapshot)
-                self.told(fact)
+                self.notify(fact)
             except StoreError as error:
                 warn(f"run {self.id}: the state at the end could not be written: {error}")
 
@@ -514,22 +516,22 @@ class Run(Past):
             log("run %s: no snapshot of the state: %s", self.id, error)
             return self.snapshots.nearest()
 
-    def record(self, node: Node, kept: Kept, *, reason: Reason, seconds: float) -> None:
+    def record(self, node: Node, kept: CheckpointData, *, reason: Reason, seconds: float) -> None:
         """Keep the result of a completed node. What cannot be kept is told, and the program goes on."""
         self._refreshed.add((node.step, node.fingerprint))
-        self.passed.add(node.key)
+        self.used_nodes.add(node.key)
         kept.meta = {"step": node.step, "reason": reason.text, **kept.meta}
         if kept.once:
             kept.meta.update(effects_once.about(node), settled=effects_once.COMPLETED)
         token = current.enter(None)  # a step inside the value is kept as itself, not as part of this run
-        shelf = self.shelf_of(node)
+        entries = self.entries_of(node)
         try:
-            packed = shelf.pack(node, kept, seconds=seconds, time=time.time())
+            packed = entries.pack(node, kept, seconds=seconds, time=time.time())
             snapshot = self._snapshot(always=False)
             kept.snapshot = snapshot.entry
             unseeded = self.unseeded
             if unseeded is not None and not unseeded.written:
-                kept.opening, unseeded.written = self.shelf.encode_opening(unseeded.states), True
+                kept.opening, unseeded.written = self.entries.encode_opening(unseeded.states), True
             fields = {
                 **node.about(),
                 **reason.fields(),
@@ -537,7 +539,7 @@ class Run(Past):
                 "snapshot": snapshot.key,
                 "behind": snapshot.behind,
             }
-            written = shelf.write(node, packed, kept, fields)
+            written = entries.write(node, packed, kept, fields)
             self.ran[node.step] += 1
             if written is None:
                 if kept.opening is not None and unseeded is not None:
@@ -546,14 +548,14 @@ class Run(Past):
                 return
             self.applied.add(written.entry)
             self.snapshots.written(snapshot, written.stored_bytes)
-            self.told(written)
+            self.notify(written)
             self.retain()
         except HoldLost as error:
             self.ran[node.step] += 1
             log("run %s: %s is not kept: %s", self.id, node.id, error)
         except (CodecError, StoreError) as error:
-            said = str(error) if "effects" not in kept.meta else re.sub(*_IN_EFFECTS, str(error))
-            self.not_kept(node, f"{said}. It will run again next time", seconds=seconds)
+            message = str(error) if "effects" not in kept.meta else re.sub(*_IN_EFFECTS, str(error))
+            self.not_kept(node, f"{message}. It will run again next time", seconds=seconds)
         finally:
             current.leave(token)
 
@@ -564,17 +566,17 @@ class Run(Past):
         warn(f"step {node.step}: the result was not kept: {why}")
         fact = events.StepNotKept(**node.about(), reason=why, seconds=seconds)
         try:
-            self.shelf.append([fact])
+            self.entries.append([fact])
         except StoreError:
             pass  # the same store that could not take the result; the warning above said so
-        self.told(fact)
+        self.notify(fact)
 
     def record_failure(self, node: Node, error: Exception, *, reason: Reason, seconds: float) -> None:
         """Keep what went wrong; the step runs again next time."""
         self.failed[node.step] += 1
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        said = f"{type(error).__name__}: {error}"
-        self.emit(events.StepFailed(**node.about(), **reason.fields(), seconds=seconds, error=said, traceback=trace))
+        message = f"{type(error).__name__}: {error}"
+        self.emit(events.StepFailed(**node.about(), **reason.fields(), seconds=seconds, error=message, traceback=trace))
 
 
 def _before_fork() -> None:

@@ -158,12 +158,12 @@ def _doubt(now: CallIdentity, recorded: Recorded) -> dict[str, str]:
     given = ", ".join(f"{name}={_text(shown.get(name))}" for name in was.values)
     done = "performed" if meta.get("settled") else "begun"
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(recorded.time))
-    said = f"{was.step}({given}) was {done} on {when}"
+    message = f"{was.step}({given}) was {done} on {when}"
     if was.title == now.title:
-        said += ", before the step was edited so that its calls are told apart in another way"
+        message += ", before the step was edited so that its calls are told apart in another way"
     else:
-        said += f", and there is no such step any more; if {now.step} is that step, name it: name={was.step!r}"
-    return {"doubt": said, "as": meta["call"], "of": was.title}
+        message += f", and there is no such step any more; if {now.step} is that step, name it: name={was.step!r}"
+    return {"doubt": message, "as": meta["call"], "of": was.title}
 
 
 def _text(shown: Any) -> str:

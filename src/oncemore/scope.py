@@ -15,7 +15,7 @@ from blake3 import blake3
 
 from . import current
 from .current import current_run
-from .dry_run import Looking, new_run
+from .dry_run import DryRun, new_run
 from .errors import is_terminal, log
 from .flight import Blocking
 from .keyed import keyed
@@ -87,7 +87,7 @@ class checkpoint_scope:
             store = keyed(store, writing=current.rehearsal is None, strict=self._options["strict"])
         run = new_run(run_id, store, **self._options).open()
         heard = bool(os.environ.get("ONCEMORE_LOG")) or is_terminal(sys.stderr)
-        if heard and not self._quiet and not isinstance(run, Looking):
+        if heard and not self._quiet and not isinstance(run, DryRun):
             from .report.terminal import open_report
 
             run.report = open_report(run, origin=origin, default=self._store is None)

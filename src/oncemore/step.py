@@ -69,7 +69,7 @@ class _Verbs(_Function[P, R]):
         """Which node a call would be. UsageError outside a scope."""
         step, first = self._self_parts()
         definition, args = step._self_definition, (*first, *args)
-        run = definition.home(step._self_reference)
+        run = definition.find_run(step._self_reference)
         if run is None:
             raise UsageError(f"step {definition.name} has checkpoints only inside `with checkpoint_scope(...)`")
         call = definition.identify(run, args, kwargs, take=False)
@@ -106,15 +106,15 @@ class _Verbs(_Function[P, R]):
     def forget(self, /, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Remove the checkpoint of this call; whether there was one. With effect="once", that it was performed, too."""
         definition, call = self._self_ask(args, kwargs)
-        performed = definition.once and effects_once.forget(call.shelf, call.node)
-        return call.shelf.forget(call.node) or performed
+        performed = definition.once and effects_once.forget(call.entries, call.node)
+        return call.entries.forget(call.node) or performed
 
     def refresh(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run this call again even if it is recorded, and record the new result."""
         step, first = self._self_parts()
         definition, given = step._self_definition, (*first, *args)
         try:
-            run = definition.home(step._self_reference)
+            run = definition.find_run(step._self_reference)
             if run is None:
                 result: R = definition.plainly(given, kwargs)
             else:
@@ -131,8 +131,8 @@ class _Verbs(_Function[P, R]):
         if entry is None:
             return Explanation(definition.name, call.node.id, False, why) if why else definition.compare(call)
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time))
-        said = f"reused: kept on {when}, took {entry.seconds:.1f} s"
-        return Explanation(definition.name, call.node.id, True, said)
+        message = f"reused: kept on {when}, took {entry.seconds:.1f} s"
+        return Explanation(definition.name, call.node.id, True, message)
 
     def fingerprint(self, /, *args: P.args, **kwargs: P.kwargs) -> Fingerprint:
         """What this call's checkpoint depends on: named parts with digests."""
@@ -170,7 +170,7 @@ class Step(_Verbs[P, R], _FunctionWrapper):
             return self._self_function(*args, **kwargs)
         definition = self._self_definition
         try:
-            run = definition.home(self._self_reference)
+            run = definition.find_run(self._self_reference)
             result: R = definition.plainly(args, kwargs) if run is None else definition.call(run, args, kwargs)
             return result
         except BaseException as error:

@@ -44,7 +44,7 @@ def compared(a: str = "a", b: str = "b") -> Comparison:
 def said(comparison: Comparison) -> list[tuple[str, bool, bool, list[str], str]]:
     """The pairs: step, whether each run has a node of it, the changes, the result."""
     return [
-        (pair.step, pair.a is not None, pair.b is not None, [change.said for change in pair.changes], pair.result)
+        (pair.step, pair.a is not None, pair.b is not None, [change.message for change in pair.changes], pair.result)
         for pair in comparison.differing
     ]
 

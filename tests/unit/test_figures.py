@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oncemore import CheckpointWarning, checkpoint_scope, checkpointed
-from oncemore.surroundings import Moment, figures
+from oncemore.surroundings import CallContext, figures
 from tests.processes import Script
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -281,7 +281,7 @@ def test_a_step_that_draws_nothing_has_no_effect_and_changes_nothing() -> None:
 
     with checkpoint_scope("nothing"):
         step()
-    moment = Moment("step", None, {}, (), {})
+    moment = CallContext("step", None, {}, (), {})
     assert figures.Figures().after(moment, figures.Figures().before(moment)) is None
 
 

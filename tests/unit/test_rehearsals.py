@@ -644,9 +644,9 @@ def test_a_run_in_another_store_is_not_adopted(script: Script) -> None:
 
 def test_codes_adopted_for_each_other_are_found_and_end() -> None:
     from oncemore import open_store
-    from oncemore.entries import Shelf
+    from oncemore.entries import RunEntries
 
     adopted = [["step", "a", "b"], ["step", "b", "a"], ["step", "c", "a"]]
-    shelf = Shelf(open_store("memory://adopted"), "o", "node/o/", None, adopted=adopted)
+    shelf = RunEntries(open_store("memory://adopted"), "o", "node/o/", None, adopted=adopted)
     codes = [key.rpartition(".")[2] for key in shelf._known(shelf.node("step", "x", "b"))]
     assert codes == ["b", "a", "c"]

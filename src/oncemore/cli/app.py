@@ -70,8 +70,8 @@ class Program(click.Group):
             ctx.exit(DECLINED if isinstance(error, Declined) else FAILED)
 
 
-def _version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
-    if asked and not ctx.resilient_parsing:
+def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
         click.echo(f"oncemore {version_of('oncemore')}")
         ctx.exit()
 

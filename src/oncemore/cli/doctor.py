@@ -34,7 +34,7 @@ class Check(NamedTuple):
 
     name: str
     state: str
-    said: str
+    message: str
 
 
 @click.command()

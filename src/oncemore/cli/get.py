@@ -15,7 +15,7 @@ from ..durations import size
 from ..history.json_exchange import exact
 from . import options
 from .names import find_checkpoint, find_run, opened
-from .output import moment, printable
+from .output import printable, timestamp
 
 
 @click.command()
@@ -61,7 +61,7 @@ def _load(checkpoint: Checkpoint) -> Any:
     """The value, after it was said what is about to be unpickled."""
     key, stored = checkpoint.proof()
     meta = checkpoint.meta()
-    click.echo(f"unpickling {key}: {size(stored)}, written {moment(checkpoint.time)}, signature verified", err=True)
+    click.echo(f"unpickling {key}: {size(stored)}, written {timestamp(checkpoint.time)}, signature verified", err=True)
     if "main" in meta:
         click.echo(f"its classes come from the script {meta['main']}, which is imported for it", err=True)
     if meta.get("blobs"):

@@ -29,7 +29,7 @@ def key(ctx: click.Context, store: str | None, as_json: bool) -> None:
     source, target = key_source(), store or default_target()
     made = source.given or os.path.exists(source.file)
     owner = owner_of(open_store(target)) if store_exists(target) else ""
-    facts = {
+    fields = {
         "key": key_id() if made else None,
         "from": "ONCEMORE_KEY" if source.given else source.file,
         "file": source.file,
@@ -39,24 +39,24 @@ def key(ctx: click.Context, store: str | None, as_json: bool) -> None:
         "same": not owner or (made and owner == key_id()),
     }
     if as_json:
-        print_json(facts)
+        print_json(fields)
     else:
-        print_tables((_ROWS, _told(facts)), *_advice(facts))
-    ctx.exit(0 if facts["same"] else UNWELL)
+        print_tables((_ROWS, _told(fields)), *_advice(fields))
+    ctx.exit(0 if fields["same"] else UNWELL)
 
 
-def _told(facts: Mapping[str, object]) -> list[tuple[str, str]]:
+def _told(fields: Mapping[str, object]) -> list[tuple[str, str]]:
     return [
-        ("key", str(facts["key"] or "none yet: it is made with the first checkpoint")),
-        ("from", str(facts["from"])),
-        ("HOME", str(facts["home"] or "not set")),
-        ("store", str(facts["store"])),
-        ("store made with", str(facts["store_key"] or "no key yet")),
+        ("key", str(fields["key"] or "none yet: it is made with the first checkpoint")),
+        ("from", str(fields["from"])),
+        ("HOME", str(fields["home"] or "not set")),
+        ("store", str(fields["store"])),
+        ("store made with", str(fields["store_key"] or "no key yet")),
     ]
 
 
-def _advice(facts: Mapping[str, object]) -> list[str]:
-    if facts["same"]:
-        return ["the store was made with this key" if facts["store_key"] else "the store is empty, or there is none"]
+def _advice(fields: Mapping[str, object]) -> list[str]:
+    if fields["same"]:
+        return ["the store was made with this key" if fields["store_key"] else "the store is empty, or there is none"]
     remedy = "run as the user who made it (HOME), set ONCEMORE_KEY as it was then"
-    return [f"the store was made with another key: {remedy}, or copy that key file to {facts['file']}"]
+    return [f"the store was made with another key: {remedy}, or copy that key file to {fields['file']}"]

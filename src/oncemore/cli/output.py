@@ -132,7 +132,7 @@ def _styled(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterato
         yield page.getvalue()
 
 
-def moment(time: datetime | None) -> str:
+def timestamp(time: datetime | None) -> str:
     """A time for people: local, to the second."""
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S") if time else ""
 

@@ -176,7 +176,7 @@ def audit(
     with _default_store(store), _progress() as progress:
         done = rehearsal.audit(run, command[0], command[1:], sample=sample, progress=progress)
     if as_json:
-        differing = [dict(zip(("node", "said"), each)) for each in done.differing]
+        differing = [dict(zip(("node", "difference"), each)) for each in done.differing]
         print_json({**dataclasses.asdict(done), "differing": differing})
     else:
         ended = [f"It went no further: {done.stopped}"] if done.stopped else []
@@ -224,8 +224,8 @@ def _progress() -> Generator[Progress | None, None, None]:
     counts = [0, 0]
     with Live("comparing", console=Console(stderr=True), auto_refresh=False, transient=True) as line:
 
-        def compared(node: str, said: str) -> None:
-            counts[bool(said)] += 1
+        def compared(node: str, difference: str) -> None:
+            counts[bool(difference)] += 1
             line.update(f"compared {sum(counts):,} ({counts[1]:,} different), last {node}", refresh=True)
 
         yield compared

@@ -14,7 +14,7 @@ from ..durations import duration, seconds, size
 from ..events import Event, RunFailed
 from . import options
 from .names import find_run, opened
-from .output import Part, columns, moment, on_terminal, plural, print_json, print_tables, printable
+from .output import Part, columns, on_terminal, plural, print_json, print_tables, printable, timestamp
 
 _STATUSES = ("running", "finished", "failed", "interrupted", "killed", "forked")
 _RUNS = columns(
@@ -30,7 +30,7 @@ _UNKNOWN = columns("unknown outcome", "begun", "key")
 _FOR_PROGRAMS = {"seq", "time", "lane", "traceback", "fingerprint", "entry", "snapshot", "behind", "replaces"}
 
 
-def _moment(text: str) -> datetime:
+def _context(text: str) -> datetime:
     """A time: so long ago ("2h", "30d"), or a date."""
     try:
         return datetime.fromtimestamp(time.time() - seconds(text), timezone.utc)
@@ -48,7 +48,7 @@ def _moment(text: str) -> datetime:
 @click.option("--workflow", metavar="NAME", help="Only those of this workflow.")
 @click.option("--status", type=click.Choice(_STATUSES), help="Only those that ended like this, or run.")
 @click.option(
-    "--since", type=_moment, metavar="TIME", help="Only those updated since then: '2h' or '30d' ago, or a date."
+    "--since", type=_context, metavar="TIME", help="Only those updated since then: '2h' or '30d' ago, or a date."
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="No more than so many.")
 @options.reading
@@ -72,7 +72,7 @@ def runs(
 
 def _run_row(run: RunRecord) -> tuple[str, ...]:
     counts = (f"{run.nodes:,}", size(run.bytes), str(run.attempts))
-    return (run.id, run.status, moment(run.updated), *counts, run.workflow or "", run.parent or "")
+    return (run.id, run.status, timestamp(run.updated), *counts, run.workflow or "", run.parent or "")
 
 
 @click.command()
@@ -87,16 +87,16 @@ def show(run: str, store: str | None, as_json: bool) -> None:
     error = next((e.error for e in reversed(list(found.events())) if isinstance(e, RunFailed)), "")
     error = error if summary.status == "failed" else ""
     if as_json:
-        facts = {**summary.as_dict(), "workflow": found.workflow, "error": error}
-        facts["checkpoints"] = [checkpoint.as_dict() for checkpoint in checkpoints]
-        facts["unknown_outcomes"] = [dataclasses.asdict(each) for each in unknown]
-        print_json(facts)
+        fields = {**summary.as_dict(), "workflow": found.workflow, "error": error}
+        fields["checkpoints"] = [checkpoint.as_dict() for checkpoint in checkpoints]
+        fields["unknown_outcomes"] = [dataclasses.asdict(each) for each in unknown]
+        print_json(fields)
         return
     parts: list[Part] = [_headline(summary, found.workflow)]
     if error:
         parts.append(f"error: {error}".replace("\n", " "))
     if unknown:
-        rows = [(each.node, moment(each.begun), each.key) for each in unknown]
+        rows = [(each.node, timestamp(each.begun), each.key) for each in unknown]
         answer = f"Find out what happened, then: oncemore resolve {run} NODE --happened | --did-not"
         parts += ["", (_UNKNOWN, rows), answer]
     if summary.steps:
@@ -107,10 +107,10 @@ def show(run: str, store: str | None, as_json: bool) -> None:
 
 
 def _headline(summary: Summary, workflow: str | None) -> str:
-    said = [f"run {summary.run}: {summary.status}", plural(summary.attempts, "attempt")]
-    said += [f"workflow {workflow}"] if workflow else []
-    said += [f"{moment(summary.first)} to {moment(summary.last)}"] if summary.first else []
-    return " · ".join(said)
+    parts = [f"run {summary.run}: {summary.status}", plural(summary.attempts, "attempt")]
+    parts += [f"workflow {workflow}"] if workflow else []
+    parts += [f"{timestamp(summary.first)} to {timestamp(summary.last)}"] if summary.first else []
+    return " · ".join(parts)
 
 
 def _step_rows(summary: Summary) -> list[tuple[str, ...]]:
@@ -127,7 +127,7 @@ def _checkpoint_row(checkpoint: Checkpoint) -> tuple[str, ...]:
     stored = size(checkpoint.stored_bytes) if checkpoint.entry else ""
     metadata = json.dumps(dict(checkpoint.metadata)) if checkpoint.metadata else ""
     name, pinned = checkpoint.name or checkpoint.node or "(end of scope)", "pinned" if checkpoint.pinned else ""
-    return (checkpoint.id, name, moment(checkpoint.time), stored, pinned, metadata)
+    return (checkpoint.id, name, timestamp(checkpoint.time), stored, pinned, metadata)
 
 
 @click.command()
@@ -141,11 +141,11 @@ def events(run: str, since: int, follow: bool, jsonl: bool, store: str | None, a
     if as_json and (follow or jsonl):
         raise click.UsageError("--json is one list: for events as they come, or one a line, say --jsonl.")
     found = find_run(opened(store), run)
-    facts = found.follow(since) if follow else found.events(since)
+    fields = found.follow(since) if follow else found.events(since)
     if as_json:
-        print_json([_facts(event) for event in facts])
+        print_json([_fields(event) for event in fields])
         return
-    lines = (f"{json.dumps(_facts(event)) if jsonl else _line(event)}\n" for event in facts)
+    lines = (f"{json.dumps(_fields(event)) if jsonl else _line(event)}\n" for event in fields)
     if follow or jsonl or not on_terminal():
         for line in lines:
             click.echo(line, nl=False)  # and flushed: somebody waits for it
@@ -153,17 +153,17 @@ def events(run: str, since: int, follow: bool, jsonl: bool, store: str | None, a
         print_tables(*(line[:-1] for line in lines))
 
 
-def _facts(event: Event) -> dict[str, object]:
+def _fields(event: Event) -> dict[str, object]:
     return {"seq": event.seq, **json.loads(event.to_json())}
 
 
 def _line(event: Event) -> str:
     """One line for people: number, time, kind, and what it is about."""
-    when = moment(datetime.fromtimestamp(event.time, timezone.utc))
+    when = timestamp(datetime.fromtimestamp(event.time, timezone.utc))
     shown = (
         (name, value)
         for name, value in vars(event).items()
         if name not in _FOR_PROGRAMS and value not in ("", None, [])
     )
-    facts = "  ".join(f"{name}={f'{value:.3f}' if isinstance(value, float) else value}" for name, value in shown)
-    return printable(f"{event.seq:6}  {when}  {type(event).__name__:16} {facts}".rstrip().replace("\n", " "))
+    fields = "  ".join(f"{name}={f'{value:.3f}' if isinstance(value, float) else value}" for name, value in shown)
+    return printable(f"{event.seq:6}  {when}  {type(event).__name__:16} {fields}".rstrip().replace("\n", " "))

@@ -41,7 +41,7 @@ def verify(ctx: click.Context, store: str | None, as_json: bool) -> None:
     if as_json:
         print_json({**dataclasses.asdict(found), "well": found.well})
     else:
-        rows = [(each.kind, each.run, each.said, each.key) for each in found.findings]
+        rows = [(each.kind, each.run, each.message, each.key) for each in found.findings]
         print_tables((_FINDINGS, rows), _verdict(found))
     ctx.exit(0 if found.well else UNWELL)
 
@@ -49,10 +49,12 @@ def verify(ctx: click.Context, store: str | None, as_json: bool) -> None:
 def _verdict(found: Verified) -> str:
     looked = f"{plural(found.entries, 'entry', 'entries')} of {plural(found.runs, 'run')}, {size(found.bytes)}"
     counts = {kind: sum(each.kind == kind for each in found.findings) for kind in ("damaged", "dangling", "orphan")}
-    said = f"{looked}: {counts['damaged']} damaged, {counts['dangling']} dangling, {plural(counts['orphan'], 'orphan')}"
+    parts = (
+        f"{looked}: {counts['damaged']} damaged, {counts['dangling']} dangling, {plural(counts['orphan'], 'orphan')}"
+    )
     if counts["damaged"] == found.entries > 0:
-        said += ". All of them: is this the key that they were signed with? See `oncemore key`"
-    return said
+        parts += ". All of them: is this the key that they were signed with? See `oncemore key`"
+    return parts
 
 
 @contextmanager

@@ -75,7 +75,7 @@ def diff(run: str, other: str, store: str | None, as_json: bool) -> None:
 def _rows(pair: Pair, of: Comparison) -> Iterator[tuple[str, ...]]:
     """A line for each difference; the nodes stand in the first."""
     alone = f"only in {of.a if pair.b is None else of.b}"
-    lines = [change.said for change in pair.changes] or [pair.result or alone]
+    lines = [change.message for change in pair.changes] or [pair.result or alone]
     yield pair.step, pair.a or "", pair.b or "", lines[0]
     yield from (("", "", "", line) for line in lines[1:])
 
@@ -83,7 +83,7 @@ def _rows(pair: Pair, of: Comparison) -> Iterator[tuple[str, ...]]:
 def _verdict(found: Comparison) -> str:
     alone = [pair for pair in found.differing if pair.a is None or pair.b is None]
     unsteady = sum(bool(pair.result) for pair in found.differing)
-    said = [f"{plural(found.same, 'node')} the same", f"{len(found.differing) - len(alone) - unsteady} different"]
-    said += [f"{sum(pair.b is None for pair in alone)} only in {found.a}"]
-    said += [f"{sum(pair.a is None for pair in alone)} only in {found.b}"]
-    return ", ".join(said) + (f", {unsteady} the same with another result" if unsteady else "")
+    parts = [f"{plural(found.same, 'node')} the same", f"{len(found.differing) - len(alone) - unsteady} different"]
+    parts += [f"{sum(pair.b is None for pair in alone)} only in {found.a}"]
+    parts += [f"{sum(pair.a is None for pair in alone)} only in {found.b}"]
+    return ", ".join(parts) + (f", {unsteady} the same with another result" if unsteady else "")

@@ -268,8 +268,8 @@ class Decoded:
         """The metadata. Skipping a step that is nothing but a value does without."""
         if self._meta is None:
             packing, item, frame, raw = next(self._frames())
-            facts: dict[str, Any] = json.loads(bytes(compression.unpack(packing, item, frame, raw)))
-            self._meta = facts
+            fields: dict[str, Any] = json.loads(bytes(compression.unpack(packing, item, frame, raw)))
+            self._meta = fields
         return self._meta
 
     @property

@@ -117,8 +117,8 @@ class Checkpoint:
     def as_dict(self) -> dict[str, Any]:
         """What is known of it, for JSON."""
         hidden = ("_store", "entry", "snapshot", "log", "number")
-        facts = {name: value for name, value in vars(self).items() if name not in hidden}
-        return {**facts, "time": self.time.isoformat(), "metadata": dict(self.metadata)}
+        fields = {name: value for name, value in vars(self).items() if name not in hidden}
+        return {**fields, "time": self.time.isoformat(), "metadata": dict(self.metadata)}
 
 
 class CallersOwn(NamedTuple):

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from ..blobs import keeping
 from ..codec import Decoded, dumps, loads
-from ..entries import Shelf
+from ..entries import RunEntries
 from ..errors import CodecError, FingerprintError, NotRecorded, StoreError
 from ..identity import Part
 from ..identity.display import short
 from ..identity.values import digest
 from ..past import Past
-from ..reasons import Change, Facts, compared, recorded
+from ..reasons import Change, Dependencies, compared, recorded
 from .checkpoints import CallersOwn, Checkpoint
 
 _WINDOW = 64  # nodes among which the nearest is looked for: a run of thousands is mostly in the same order as the other
@@ -51,33 +51,33 @@ class Comparison:
 
 def compare(a: Past, b: Past) -> Comparison:
     """Compare the checkpoints of steps that count in two runs of one store."""
-    shelf = Shelf(a.store, "", "", None)
+    entries = RunEntries(a.store, "", "", None)
     ours, theirs = ({c.place: c for c in run.checkpoints if c.entry} for run in (a, b))
     both = [(one, theirs[place]) for place, one in ours.items() if place in theirs]
-    found = [pair for one, other in both if (pair := _results(shelf, one, other)) is not None]
+    found = [pair for one, other in both if (pair := _results(entries, one, other)) is not None]
     same = len(both) - len(found)
-    left, right = _apart(shelf, ours, theirs), _apart(shelf, theirs, ours)
+    left, right = _apart(entries, ours, theirs), _apart(entries, theirs, ours)
     for step in dict.fromkeys((*left, *right)):
         found += _paired(left.get(step, []), right.get(step, []))
     return Comparison(a=a.id, b=b.id, same=same, differing=found)
 
 
-def _results(shelf: Shelf, a: Checkpoint, b: Checkpoint) -> Pair | None:
+def _results(entries: RunEntries, a: Checkpoint, b: Checkpoint) -> Pair | None:
     """The same node in both runs, if its outcome differs. Values are loaded only where what is stored of them differs."""
     if a.entry == b.entry:  # a fork shares it
         return None
     try:
-        one, other = _entry(shelf, a), _entry(shelf, b)
+        one, other = _entry(entries, a), _entry(entries, b)
         if one.holds(other) and "items" not in one.meta:
             return None
-        said = difference(outcome(shelf, one), outcome(shelf, other))
+        message = difference(outcome(entries, one), outcome(entries, other))
     except (CodecError, NotRecorded, StoreError) as error:
-        said = f"cannot be compared: {error}"
-    return Pair(step=str(a.step), a=a.node, b=b.node, result=said) if said else None
+        message = f"cannot be compared: {error}"
+    return Pair(step=str(a.step), a=a.node, b=b.node, result=message) if message else None
 
 
-def _entry(shelf: Shelf, checkpoint: Checkpoint) -> Decoded:
-    found = shelf.read(checkpoint.entry)
+def _entry(entries: RunEntries, checkpoint: Checkpoint) -> Decoded:
+    found = entries.read(checkpoint.entry)
     if found is None:
         raise NotRecorded(f"{checkpoint.entry} was removed")
     return found
@@ -89,10 +89,12 @@ class _Node(NamedTuple):
     step: str
     id: str
     arguments: str  # the digest of all
-    facts: Facts
+    dependencies: Dependencies
 
 
-def _apart(shelf: Shelf, mine: Mapping[str, Checkpoint], others: Mapping[str, Checkpoint]) -> dict[str, list[_Node]]:
+def _apart(
+    entries: RunEntries, mine: Mapping[str, Checkpoint], others: Mapping[str, Checkpoint]
+) -> dict[str, list[_Node]]:
     """The nodes that the other run does not have, by step."""
     found: dict[str, list[_Node]] = {}
     for place, checkpoint in mine.items():
@@ -100,11 +102,11 @@ def _apart(shelf: Shelf, mine: Mapping[str, Checkpoint], others: Mapping[str, Ch
             continue
         arguments, _, code = checkpoint.node_key.rpartition("/")[2].partition(".")
         try:
-            meta = _entry(shelf, checkpoint).meta
+            meta = _entry(entries, checkpoint).meta
         except (NotRecorded, StoreError):
             meta = {}  # the digests in its key are all that is known
         step = str(checkpoint.step)
-        node = _Node(step, str(checkpoint.node), arguments, recorded(shelf, code, meta))
+        node = _Node(step, str(checkpoint.node), arguments, recorded(entries, code, meta))
         found.setdefault(step, []).append(node)
     return found
 
@@ -122,17 +124,17 @@ def _paired(left: Sequence[_Node], right: Sequence[_Node]) -> Iterator[Pair]:
             yield Pair(step=node.step, a=node.id, b=None)
         else:
             free = [other for other in free if other is not near] if partner is None else free
-            changes = tuple(compared(node.facts, near.facts))
+            changes = tuple(compared(node.dependencies, near.dependencies))
             yield Pair(step=node.step, a=node.id, b=near.id, changes=changes)
     yield from (Pair(step=node.step, a=None, b=node.id) for node in free)
 
 
 def _nearest(node: _Node, candidates: Sequence[_Node]) -> _Node | None:
     """The one with which it has most arguments in common; none if it is of several and all of them differ."""
-    mine = node.facts.arguments
+    mine = node.dependencies.arguments
     best, least = None, max(len(mine), 2)
     for other in candidates:
-        theirs = other.facts.arguments
+        theirs = other.dependencies.arguments
         names = {*mine, *theirs}
         differing = sum(mine.get(name, Part("")).digest != theirs.get(name, Part("")).digest for name in names)
         if differing < least:
@@ -145,14 +147,14 @@ def _nearest(node: _Node, candidates: Sequence[_Node]) -> _Node | None:
 Outcome = Mapping[str, Any]
 
 
-def outcome(shelf: Shelf, entry: Decoded) -> Outcome:
+def outcome(entries: RunEntries, entry: Decoded) -> Outcome:
     """What an entry holds. Files in it are looked at where they are kept; those on disk stay as they are."""
-    with keeping(shelf.store, reading=True):
+    with keeping(entries.store, reading=True):
         loaded = entry.load(CallersOwn._make)
         value, effects = loaded if entry.meta.get("effects") else (loaded, {})
         items: list[Any] = []
         for number in range(entry.meta.get("chunks", 0)):
-            chunk = shelf.chunk(entry, number)
+            chunk = entries.chunk(entry, number)
             for pickled in chunk.load():
                 item, done = loads(pickled, chunk.meta.get("main", ""), CallersOwn._make)
                 items.append((item, _lasting(done)))

@@ -12,7 +12,7 @@ from typing import Any, Union
 from .. import effects_once, events, records
 from ..dry_run import over
 from ..effects_once import Unknown
-from ..entries import Shelf
+from ..entries import RunEntries
 from ..errors import UsageError
 from ..keyed import claim, keyed
 from ..opening import default_store
@@ -148,7 +148,7 @@ class History:
 
     def unknown_outcomes(self, run_id: str) -> list[Unknown]:
         """The steps with effect="once" that were cut off: whether their effects took place is for you to find out."""
-        return [found for shelf in self._shelves(run_id) for found in effects_once.unknown(shelf)]
+        return [found for entries in self._shelves(run_id) for found in effects_once.unknown(entries)]
 
     def resolve(self, run_id: str, which: str, *, happened: bool, result: Any = None) -> None:
         """Say how a step with effect="once" ended that was cut off, by its node or key; see `Run.resolve`."""
@@ -159,11 +159,11 @@ class History:
             raise UsageError(f"answer for {which} when nothing runs that may be at it; there is {running[0]}")
         effects_once.resolve((own, shared), which, happened, result)
 
-    def _shelves(self, run_id: str) -> tuple[Shelf, Shelf]:
+    def _shelves(self, run_id: str) -> tuple[RunEntries, RunEntries]:
         """Where intents stand: those of the run, and those of steps that runs share."""
         record = records.read(self.store, run_id)
-        own = Shelf(self.store, record.uid, record.prefix, record.log)
-        return own, Shelf(self.store, "shared", "shared/", None)
+        own = RunEntries(self.store, record.uid, record.prefix, record.log)
+        return own, RunEntries(self.store, "shared", "shared/", None)
 
     def verify(self, progress: Progress | None = None) -> Verified:
         """Check the signature of every entry, and whether all is there that runs refer to. Changes nothing.

@@ -63,19 +63,19 @@ _INTENT = ("step", "node", "given", "call", "identity", "doubt", "as", "of")  # 
 def _intent(key: str, data: Bytes) -> dict[str, Any]:
     """What became of an effect="once" step."""
     entry = Decoded(data, key=key, secret=secret())
-    facts = {name: entry.meta[name] for name in _INTENT if name in entry.meta} | {"time": entry.time}
+    fields = {name: entry.meta[name] for name in _INTENT if name in entry.meta} | {"time": entry.time}
     if entry.meta.get("settled") and not entry.meta.keys() & {"effects", "roots", "reads"}:
         try:
             value = entry.load()
         except CodecError:
-            return facts
+            return fields
         if exact(value):
-            facts.update(settled=entry.meta["settled"], result=value)
-    return facts
+            fields.update(settled=entry.meta["settled"], result=value)
+    return fields
 
 
 def _checkpoint(store: Store, checkpoint: Checkpoint) -> dict[str, Any]:
-    facts = checkpoint.as_dict() | {"entry": checkpoint.entry, "snapshot": checkpoint.snapshot}
+    fields = checkpoint.as_dict() | {"entry": checkpoint.entry, "snapshot": checkpoint.snapshot}
     for name, load in (("result", checkpoint.result), ("state", checkpoint.state)):
         if name == "result" and not checkpoint.entry:
             continue
@@ -84,12 +84,12 @@ def _checkpoint(store: Store, checkpoint: Checkpoint) -> dict[str, Any]:
         except (NotRecorded, StoreError, CodecError):
             continue
         if exact(value):
-            facts[name] = value
-    if "result" in facts:
+            fields[name] = value
+    if "result" in fields:
         meta = checkpoint.meta()
         if not meta.keys() & _MORE_THAN_A_RESULT:  # the result is all there is to it
-            facts["kept"] = {name: meta[name] for name in ("step", "time", "seconds", "arguments")}
-    return facts
+            fields["kept"] = {name: meta[name] for name in ("step", "time", "seconds", "arguments")}
+    return fields
 
 
 def exact(value: Any) -> bool:
@@ -165,9 +165,9 @@ _TYPES: dict[str, Callable[[Any], bool]] = {  # by how the fields of events and 
 }
 
 
-def _taken(facts: Mapping[str, Any], name: str, kind: str) -> Any:
+def _taken(fields: Mapping[str, Any], name: str, kind: str) -> Any:
     """A value of the file, if it has the type that it must have."""
-    value = facts[name]
+    value = fields[name]
     if not _TYPES[kind](value):
         raise ValueError(f"{name!r} is {value!r:.60}, not {kind}")
     return value
@@ -211,10 +211,10 @@ def _planned(run: Mapping[str, Any]) -> tuple[Record, dict[str, Frames], list[by
             put[snapshot] = encode(value, {}, key=snapshot, secret=secret()).frames
     for intent in run.get("once", ()):
         put.update(_performed(uid, intent))
-    facts = sorted(run["events"], key=lambda fact: _taken(fact, "seq", "int"))
-    if [fact["seq"] for fact in facts] != list(range(1, len(facts) + 1)):
+    fields = sorted(run["events"], key=lambda fact: _taken(fact, "seq", "int"))
+    if [fact["seq"] for fact in fields] != list(range(1, len(fields) + 1)):
         raise ValueError("its events are not numbered from 1 without gaps")
-    events = [_event(uid, fact) for fact in facts]
+    events = [_event(uid, fact) for fact in fields]
     log = [signed(record.log, event, secret()) for event in events]
     record.counted = len(log)
     completed = [(number, e.entry) for number, e in enumerate(events, 1) if isinstance(e, StepCompleted)]
@@ -234,21 +234,21 @@ def _event(uid: str, fact: Mapping[str, Any]) -> Event:
     kind = Event.kinds.get(fact["event"], Event)
     left_out = ("seq", "log", "until", "within") if kind is Forked else ("seq",)  # what it took over is not in the file
     known = {each.name: each for each in fields(kind) if each.name in fact and each.name not in left_out}
-    facts = {name: _taken(fact, name, str(each.type)) for name, each in known.items()}
-    if facts.get("log") and not re.fullmatch("event/[0-9a-f]{16}/", facts["log"]):
-        raise ValueError(f"{facts['log']!r} is no log")
-    entry = facts.get("entry", "")
+    given = {name: _taken(fact, name, str(each.type)) for name, each in known.items()}
+    if given.get("log") and not re.fullmatch("event/[0-9a-f]{16}/", given["log"]):
+        raise ValueError(f"{given['log']!r} is no log")
+    entry = given.get("entry", "")
     loop = kind is SnapshotSaved and (not entry or re.fullmatch(rf"node/{uid}(\.[0-9a-f]+)?/\$/[^/]+/[^/]+", entry))
     shared = re.fullmatch(rf"shared/[^/]+/{_DIGESTS}(@[0-9a-f]+)?", entry)
-    if "entry" in facts and not (loop or shared or _is_node(uid, entry)):
+    if "entry" in given and not (loop or shared or _is_node(uid, entry)):
         raise ValueError(f"event {fact['seq']} names {entry!r:.60}, which is no entry of the run")
-    if not re.fullmatch(_DIGESTS, facts.get("fingerprint", "0.0")):
-        raise ValueError(f"{facts['fingerprint']!r:.60} is no fingerprint")
-    if "snapshot" in facts and not _is_snapshot(uid, facts["snapshot"]):
-        facts["snapshot"] = ""  # that of a parent: it is not in the file
-    if "compared_with" in facts and not _is_node(uid, facts["compared_with"]):
-        facts["compared_with"] = ""
-    return kind(**facts)
+    if not re.fullmatch(_DIGESTS, given.get("fingerprint", "0.0")):
+        raise ValueError(f"{given['fingerprint']!r:.60} is no fingerprint")
+    if "snapshot" in given and not _is_snapshot(uid, given["snapshot"]):
+        given["snapshot"] = ""  # that of a parent: it is not in the file
+    if "compared_with" in given and not _is_node(uid, given["compared_with"]):
+        given["compared_with"] = ""
+    return kind(**given)
 
 
 def _performed(uid: str, intent: Mapping[str, Any]) -> dict[str, Frames]:

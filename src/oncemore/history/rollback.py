@@ -25,8 +25,8 @@ from ..records import (
     changed,
     checked,
     closed,
-    home_of,
     parse,
+    prefix_of,
     read,
     record_key,
     sealed,
@@ -299,8 +299,8 @@ def prefixes(store: Store, uid: str) -> Iterator[str]:
     """All prefixes of a run under which there is something."""
     after = ""
     while (found := next(store.scan(f"node/{uid}", after=after, limit=1, most=0), None)) is not None:
-        yield home_of(found[0])
-        after = f"{home_of(found[0])}\U0010ffff"
+        yield prefix_of(found[0])
+        after = f"{prefix_of(found[0])}\U0010ffff"
 
 
 def targets(store: Store, prefixes: Iterable[str]) -> dict[str, set[str]]:
@@ -311,5 +311,5 @@ def targets(store: Store, prefixes: Iterable[str]) -> dict[str, set[str]]:
             named = re.search(rb'\{"to":("[^"]+")\}', data or b"")
             if named is not None:
                 key: str = json.loads(named[1])
-                found.setdefault(home_of(key), set()).add(key)
+                found.setdefault(prefix_of(key), set()).add(key)
     return found

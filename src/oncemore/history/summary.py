@@ -48,15 +48,15 @@ class Summary:
         return (self.last - self.first).total_seconds() if self.first and self.last else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        facts = asdict(self)
-        facts.update(
+        log = asdict(self)
+        log.update(
             first=self.first and self.first.isoformat(),
             last=self.last and self.last.isoformat(),
             duration=self.duration,
             steps=[step._asdict() for step in self.steps],
             total=self.total._asdict(),
         )
-        return facts
+        return log
 
     def _rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = [("step", "ran", "reused", "failed", "spent", "saved", "bytes", "stored")]
@@ -89,7 +89,7 @@ class Summary:
         return f"<table>{caption}{line(head, 'th')}{''.join(line(row, 'td') for row in rows)}</table>"
 
 
-def summarize(run_id: str, status: str, attempts: int, facts: Iterable[Event], also: Iterable[Event] = ()) -> Summary:
+def summarize(run_id: str, status: str, attempts: int, log: Iterable[Event], also: Iterable[Event] = ()) -> Summary:
     """Fold events into a summary. `also` are events that are not written yet."""
     steps: dict[str, StepSummary] = {}
     names: dict[str, int] = {}
@@ -99,7 +99,7 @@ def summarize(run_id: str, status: str, attempts: int, facts: Iterable[Event], a
         known = steps.setdefault(step, StepSummary(step))
         steps[step] = known._replace(**{name: getattr(known, name) + value for name, value in more.items()})
 
-    for event in (*facts, *also):
+    for event in (*log, *also):
         times.append(event.time)
         if isinstance(event, events.StepCompleted):
             add(event.step, ran=1, seconds=event.seconds, raw_bytes=event.raw_bytes, stored_bytes=event.stored_bytes)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .. import events
 from ..events import Event
-from ..records import Record, home_of, read_facts, read_log
+from ..records import Record, prefix_of, read_events, read_log
 from ..stores import Store
 
 Made = events.StepCompleted | events.StateSaved | events.SnapshotSaved
@@ -41,7 +41,7 @@ class Counted(NamedTuple):
 
 def place_of(entry: str) -> str:
     """The key of an entry without its prefix."""
-    return entry[len(home_of(entry)) :]
+    return entry[len(prefix_of(entry)) :]
 
 
 class Timeline:
@@ -156,7 +156,7 @@ def totals(counted: Iterable[Counted]) -> tuple[int, int]:
 def count(store: Store, record: Record) -> None:
     """Bring the record's numbers up to date, from the events since it was last counted if that is enough."""
     simple = True
-    for number, fields in list(read_facts(store, record.log, record.counted)):
+    for number, fields in list(read_events(store, record.log, record.counted)):
         kind, replaces = fields["event"], fields.get("replaces", False)
         if kind == "StepCompleted":
             record.entries += fields["entry"].startswith(record.prefix) and not replaces

@@ -18,7 +18,7 @@ from ..codec import Decoded, unseal
 from ..errors import CheckpointWarning, IntegrityError
 from ..events import SnapshotSaved, StepCompleted
 from ..keyed import OTHERS, OWNER, owner_of
-from ..records import Record, home_of, run_id_of, sealed_as
+from ..records import Record, prefix_of, run_id_of, sealed_as
 from ..secret import secret
 from ..stores import Bytes, Store
 from ..stores.within import Within
@@ -48,7 +48,7 @@ class Finding:
 
     kind: Kind
     key: str
-    said: str
+    message: str
     run: str = ""
 
 
@@ -92,8 +92,8 @@ def verify(store: Store, progress: Progress | None = None) -> Verified:
 def _foreign(store: Store) -> Iterator[Finding]:
     if isinstance(store, Within):
         unchecked = sum(1 for key, _ in store.below.scan("", most=0) if not key.startswith((OTHERS, OWNER)))
-        said = f"the store was made with another key ({owner_of(store.below)}): {unchecked} entries of its owner not checked"
-        yield Finding(kind="foreign", key=OWNER, said=said)
+        message = f"the store was made with another key ({owner_of(store.below)}): {unchecked} entries of its owner not checked"
+        yield Finding(kind="foreign", key=OWNER, message=message)
 
 
 class _Verifier:
@@ -136,17 +136,19 @@ class _Verifier:
     def damaged(self) -> list[Finding]:
         """The entries whose signatures are wrong."""
         found = self._altered.items()
-        return [Finding(kind="damaged", key=key, said=said, run=self._run_of(key)) for key, said in found]
+        return [Finding(kind="damaged", key=key, message=message, run=self._run_of(key)) for key, message in found]
 
     def look(self) -> list[Finding]:
         """What runs refer to that is not there, and what is there that nothing refers to."""
         runs = dict(records.scan(self.store))
         self.runs = {record.uid: run_id for run_id, record in runs.items()}
-        missing = [(key, said, self._run_of(at)) for key, said, at in (*self._gaps(), *self._missing_parts())]
+        missing = [(key, message, self._run_of(at)) for key, message, at in (*self._gaps(), *self._missing_parts())]
         for run_id, record in runs.items():
-            missing += ((key, said, run_id) for key, said in self._missing_of_run(run_id, record))
-        findings = [Finding(kind="dangling", key=key, said=said, run=run) for key, said, run in missing]
-        return findings + [Finding(kind="orphan", key=key, said=said) for key, said in self._orphans(runs.values())]
+            missing += ((key, message, run_id) for key, message in self._missing_of_run(run_id, record))
+        findings = [Finding(kind="dangling", key=key, message=message, run=run) for key, message, run in missing]
+        return findings + [
+            Finding(kind="orphan", key=key, message=message) for key, message in self._orphans(runs.values())
+        ]
 
     def _run_of(self, key: str) -> str:
         """The id of the run that an entry belongs to, if it belongs to one that is there."""
@@ -230,7 +232,7 @@ class _Verifier:
                 found[key, "marks what a fork shares that is not there"] += 1
             elif busy:
                 continue
-            elif kind == "node" and home_of(key) not in kept and key not in reached and not key.endswith("/^"):
+            elif kind == "node" and prefix_of(key) not in kept and key not in reached and not key.endswith("/^"):
                 found[key, "is not reached by any run; the next prune removes it"] += 1
             elif kind == "pending":
                 found[key, "was left by a step that was cut off; the next clean-up removes it"] += 1
@@ -240,9 +242,9 @@ class _Verifier:
                 found[key.rpartition("/")[0] + "/", "are items of a generator that no checkpoint needs"] += 1
             elif kind == "files" and key not in parts:
                 found[key, "lists the contents of files of a checkpoint that is not there"] += 1
-        for (prefix, said), count in found.items():
+        for (prefix, message), count in found.items():
             if any(True for _ in self.store.scan(prefix, limit=1, most=0)):  # not removed meanwhile
-                yield prefix, said if count == 1 else f"{said} ({count} entries)"
+                yield prefix, message if count == 1 else f"{message} ({count} entries)"
         if isinstance(self.store, Littered):
             yield from ((name, "a file that belongs to no entry") for name in self.store.orphans())
 

@@ -112,7 +112,7 @@ class Identity:
         self.bind = self._binder.bind
         self.names = self._binder.names
         by_name: dict[str, Callable[[Any], object]] = {
-            name: partial(file_identity, said=f"step {step}: inputs names {name!r}, which") for name in inputs
+            name: partial(file_identity, prefix=f"step {step}: inputs names {name!r}, which") for name in inputs
         }
         self._whole_key = key if callable(key) else None
         if key is not None and not callable(key):

@@ -42,16 +42,16 @@ class Part:
     pieces: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     rows: str = ""
 
-    def told(self) -> Any:
+    def to_json(self) -> Any:
         """All but the digest, as it is kept."""
         return [self.shown, self.pieces, self.rows] if self.pieces or self.rows else self.shown
 
     @staticmethod
-    def kept(digest: str, told: Any = "") -> Part:
+    def from_json(digest: str, to_json: Any = "") -> Part:
         """A part from its digest and what was kept of it."""
-        if isinstance(told, str):
-            return Part(digest, shown=told)
-        shown, pieces, rows = told
+        if isinstance(to_json, str):
+            return Part(digest, shown=to_json)
+        shown, pieces, rows = to_json
         return Part(digest, shown=shown, pieces={name: (d, text) for name, (d, text) in pieces.items()}, rows=rows)
 
 

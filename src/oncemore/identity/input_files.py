@@ -15,40 +15,40 @@ from ..stores.folders import OURS, in_store, is_store
 _ATTRS = "__attrs_attrs__"
 
 
-def file_identity(value: Any, said: str = "inputs") -> object:
+def file_identity(value: Any, prefix: str = "inputs") -> object:
     """What identifies the files and folders at the paths in `value`: names and content. What is no path counts as it is.
 
     A file that is not there is identified as such. `said` begins the message about what cannot be looked through.
     """
-    return _identity(value, said, ())
+    return _identity(value, prefix, ())
 
 
-def _identity(value: Any, said: str, around: tuple[int, ...]) -> object:
+def _identity(value: Any, prefix: str, around: tuple[int, ...]) -> object:
     if isinstance(value, (str, bytes, os.PathLike)):
         return path_identity(os.fsdecode(value))
     if isinstance(value, Iterator):
         raise UsageError(
-            f"{said} is an iterator ({type(value).__qualname__}): looking for paths in it would use it up. Pass a list"
+            f"{prefix} is an iterator ({type(value).__qualname__}): looking for paths in it would use it up. Pass a list"
         )
     if id(value) in around:
         return "around"  # it contains itself
     around = (*around, id(value))
     fields = fields_of(value)
     if fields is not None:
-        named = {name: _identity(each, said, around) for name, each in fields.items()}
+        named = {name: _identity(each, prefix, around) for name, each in fields.items()}
         return (type(value).__module__, type(value).__qualname__, named)
     if isinstance(value, Mapping):
-        return {key: _identity(each, said, around) for key, each in value.items()}
+        return {key: _identity(each, prefix, around) for key, each in value.items()}
     if isinstance(value, (set, frozenset)):
         return [
-            _identity(each, said, around) for each in sorted(value, key=lambda each: (type(each).__name__, str(each)))
+            _identity(each, prefix, around) for each in sorted(value, key=lambda each: (type(each).__name__, str(each)))
         ]
     if isinstance(value, (list, tuple)):
-        return [_identity(each, said, around) for each in value]
+        return [_identity(each, prefix, around) for each in value]
     if isinstance(
         value, Iterable
     ):  # a series or an array of paths, a container of the user's: it counts by itself, too
-        return (value, [_identity(each, said, around) for each in value])
+        return (value, [_identity(each, prefix, around) for each in value])
     return value
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from blake3 import blake3
 
 from .. import records
-from ..dry_run import Looking, StepPolicy, enough
+from ..dry_run import DryRun, StepPolicy, enough
 from ..errors import CodecError, StoreError, UsageError
 from ..events import Event, StepAdopted, StepCompleted, StepEvent, StepFailed, StepNotKept
 from ..history.compare import difference, outcome
@@ -148,11 +148,11 @@ class _Comparing(StepPolicy):
         self.differing: list[tuple[str, str]] = []
         self.codes: dict[tuple[str, str], bool] = {}
 
-    def counterparts(self, run: Looking, node: Node) -> list[Node]:
+    def counterparts(self, run: DryRun, node: Node) -> list[Node]:
         """The nodes whose checkpoints a node is compared with: it has to be equal to one of them."""
         return [node]
 
-    def heard(self, run: Looking, event: StepEvent) -> None:
+    def heard(self, run: DryRun, event: StepEvent) -> None:
         if isinstance(event, StepCompleted):
             differs = self._compare(run, event)
         elif isinstance(event, StepNotKept):
@@ -168,11 +168,11 @@ class _Comparing(StepPolicy):
         if self._progress is not None:
             self._progress(event.node, differs)
 
-    def _compare(self, run: Looking, event: StepCompleted) -> str:
-        shelf = run.shared if event.entry.startswith("shared/") else run.shelf
-        node, new = shelf.node(event.step, *event.fingerprint.split(".")), shelf.read(event.entry)
+    def _compare(self, run: DryRun, event: StepCompleted) -> str:
+        entries = run.shared if event.entry.startswith("shared/") else run.entries
+        node, new = entries.node(event.step, *event.fingerprint.split(".")), entries.read(event.entry)
         assert new is not None
-        reads, came = new.meta.get("reads", {}), outcome(shelf, new)
+        reads, came = new.meta.get("reads", {}), outcome(entries, new)
         found: list[str] = []
         for other in self.counterparts(run, node):
             try:
@@ -193,11 +193,11 @@ class _Auditing(_Comparing):
         super().__init__(run_id, progress)
         self._sample = sample
 
-    def wants_fresh(self, run: Looking, node: Node, *, once: bool) -> bool:
+    def wants_fresh(self, run: DryRun, node: Node, *, once: bool) -> bool:
         drawn = int.from_bytes(blake3(node.key.encode()).digest(length=4), "big") / 2**32  # the same whenever asked
-        return drawn < self._sample and node.key not in run.passed and self.lets_run(run, node, once=once)
+        return drawn < self._sample and node.key not in run.used_nodes and self.lets_run(run, node, once=once)
 
-    def lets_run(self, run: Looking, node: Node, *, once: bool) -> bool:
+    def lets_run(self, run: DryRun, node: Node, *, once: bool) -> bool:
         try:
             return not once and run.stored(node).find(node, partial(digest_of, run)).entry is not None
         except StoreError:  # the call's own look-up tells of the damage
@@ -211,13 +211,13 @@ class _Adopting(_Comparing):
         super().__init__(run_id, progress)
         self._step, self._verify = step, verify
 
-    def wants_fresh(self, run: Looking, node: Node, *, once: bool) -> bool:
+    def wants_fresh(self, run: DryRun, node: Node, *, once: bool) -> bool:
         """What was performed once does not run again; whether it is to be adopted is asked all the same."""
         if not once or node.step != self._step:
             return False
         return run.stored(node).find(node, partial(digest_of, run)).entry is None and bool(self.counterparts(run, node))
 
-    def lets_run(self, run: Looking, node: Node, *, once: bool) -> bool:
+    def lets_run(self, run: DryRun, node: Node, *, once: bool) -> bool:
         earlier = self.counterparts(run, node) if node.step == self._step else []
         if not earlier:
             return False
@@ -230,13 +230,13 @@ class _Adopting(_Comparing):
             enough(f"step {node.step} has effect='once': it is not run again to compare; adopt it with --verify 0")
         return True
 
-    def counterparts(self, run: Looking, node: Node) -> list[Node]:
+    def counterparts(self, run: DryRun, node: Node) -> list[Node]:
         """The same call under earlier codes, the newest first."""
         alike = [pair for pair in run.stored(node).others(node) if pair[0].arguments == node.arguments]
         newest = sorted(alike, key=lambda pair: pair[1].time, reverse=True)
         return list({other.code: other for other, _ in newest}.values())
 
-    def heard(self, run: Looking, event: StepEvent) -> None:
+    def heard(self, run: DryRun, event: StepEvent) -> None:
         super().heard(run, event)
         self._end()
 

@@ -15,7 +15,7 @@ from concurrent.futures import thread as pools
 from typing import Any, NamedTuple
 
 from .. import current
-from ..dry_run import LOOK, Look, Looking, StepPolicy, Stop, WouldRun
+from ..dry_run import LOOK, DryRun, Look, StepPolicy, Stop, WouldRun
 from ..errors import UsageError
 from ..stores import Store
 
@@ -27,7 +27,7 @@ class Rehearsal(NamedTuple):
     would have run; `end` says why the script did not come to its end, unless that was enough.
     """
 
-    runs: list[Looking]
+    runs: list[DryRun]
     elsewhere: list[list[Any]]
     stop: WouldRun | None
     end: str | None

@@ -69,7 +69,7 @@ def open_report(run: Run, *, origin: str, default: bool) -> Report | None:
         lines.line(f"● run {run.id}" + f" ({about})" * bool(about) + f"  store {_place(run.store.url)}")
         report = Report(run, lines, default)
         _open.append(report)
-        run.on(events.StepEvent, report.told)
+        run.on(events.StepEvent, report.notify)
         return report
 
 
@@ -164,14 +164,14 @@ class Terminal(Lines):
     def close(self) -> None:
         if any(report.lines is self for report in _open):
             return
-        self.give_way()
+        self.clear()
         with _Hook._guard:
             for owner, name, aside in self._heard:
                 if getattr(owner, name) is aside:  # else somebody has put something over it, which goes on through it
                     setattr(owner, name, aside.__wrapped__)
             self._heard = []
 
-    def give_way(self) -> None:
+    def clear(self) -> None:
         """Somebody else is about to write: no live line until something changes."""
         with _lock:
             self._wanted = False
@@ -248,7 +248,7 @@ class Aside:
 
     def __getattr__(self, name: str) -> Any:
         if _terminal is not None and not name.startswith("__"):  # which is looked at, not used
-            _terminal.give_way()
+            _terminal.clear()
         return getattr(self.__wrapped__, name)
 
 
@@ -258,7 +258,7 @@ _aside = cache(Aside)  # for good: `print` in another thread may still use it wh
 def _before_fork() -> None:
     _lock.acquire()  # so that nobody draws meanwhile, and the child can take the lock
     if _terminal is not None:
-        _terminal.give_way()
+        _terminal.clear()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_lock.release, after_in_child=_lock.release)
@@ -316,7 +316,7 @@ class Report:
         self._explain = ""  # what `oncemore why` could tell more of
         self._unkept = 0
 
-    def told(self, fact: events.StepEvent) -> None:
+    def notify(self, fact: events.StepEvent) -> None:
         with _lock:
             line = self._line(fact.step)
             if isinstance(fact, events.StepStarted):

@@ -13,8 +13,8 @@ from typing import Any
 from ..errors import UsageError
 from ..identity.display import Part
 from .protocol import SKIP as SKIP  # first: the kinds take their protocol from here
-from .protocol import Early as Early
-from .protocol import Moment as Moment
+from .protocol import Before as Before
+from .protocol import CallContext as CallContext
 from .protocol import Surrounding as Surrounding
 
 from . import inputs  # isort: skip
@@ -34,7 +34,7 @@ _OURS: tuple[Surrounding, ...] = (
     figures.Figures(),
 )
 _kinds: dict[str, Surrounding] = {kind.name: kind for kind in _OURS}
-careful: set[str] = set()  # those of the user's that look at every step before it is skipped, also without effects
+verifying: set[str] = set()  # those of the user's that look at every step before it is skipped, also without effects
 
 
 def kinds() -> tuple[Surrounding, ...]:
@@ -47,20 +47,20 @@ def register_surrounding(kind: Surrounding) -> None:
     if not kind.name:
         raise UsageError(f"{kind!r} has no name; effects are kept under it")
     _kinds[kind.name] = kind
-    (careful.discard if type(kind).verify is Surrounding.verify else careful.add)(kind.name)
+    (verifying.discard if type(kind).verify is Surrounding.verify else verifying.add)(kind.name)
 
 
-class Scene:
+class Watcher:
     """All surroundings of one call that runs."""
 
-    def __init__(self, moment: Moment, *, per_item: bool | None = None) -> None:
-        self.moment = moment
+    def __init__(self, context: CallContext, *, per_item: bool | None = None) -> None:
+        self.context = context
         chosen = [kind for kind in kinds() if per_item is None or kind.per_item is per_item]
         self._notes: list[tuple[Surrounding, Any]] = []
         self.waiting: list[tuple[Surrounding, Any]] = []  # those that do something when the step has returned
         try:
             for kind in chosen:
-                note = kind.before(moment)
+                note = kind.before(context)
                 if note is not SKIP:
                     self._notes.append((kind, note))
                     if kind.waits(note):
@@ -72,16 +72,16 @@ class Scene:
     def returned(self) -> None:
         """The step has returned."""
         for kind, note in self.waiting:
-            kind.returned(self.moment, note)
+            kind.returned(self.context, note)
 
     def effects(self) -> dict[str, Any]:
         """What the step changed, by kind. An error of one kind is raised after all have had their turn."""
         found: dict[str, Any] = {}
         trouble: Exception | None = None
-        self.moment.roots.recorded.clear()
+        self.context.roots.recorded.clear()
         for kind, note in self._notes:
             try:
-                found[kind.name] = kind.after(self.moment, note)
+                found[kind.name] = kind.after(self.context, note)
             except Exception as error:
                 trouble = trouble or error
         if trouble is not None:
@@ -91,7 +91,7 @@ class Scene:
     def failed(self) -> None:
         """The step raised."""
         for kind, note in reversed(self._notes):
-            kind.failed(self.moment, note)
+            kind.failed(self.context, note)
 
 
 # -- what steps read: names like "state:x", which begin with the kind's own
@@ -134,27 +134,29 @@ def depend(run: Any, reads: Iterable[str]) -> None:
             kind.depend(run, name)
 
 
-def verify(moment: Moment, effects: Mapping[str, Any]) -> str | None:
+def verify(context: CallContext, effects: Mapping[str, Any]) -> str | None:
     """Why a step cannot be skipped although it is kept, if that is so."""
-    return next((why for _, why in obstacles(moment, effects)), None)
+    return next((why for _, why in obstacles(context, effects)), None)
 
 
-def obstacles(moment: Moment, effects: Mapping[str, Any], without: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+def obstacles(
+    context: CallContext, effects: Mapping[str, Any], without: Collection[str] = ()
+) -> Iterator[tuple[str, str]]:
     """The kinds of effects that cannot be applied now, and why; those `without` interest are not asked about."""
     for name in effects:
         if name not in _kinds:
             yield name, f"it had an effect of the kind {name!r}, which nobody has registered here"
     for kind in kinds():
-        why = None if kind.name in without else kind.verify(moment, effects.get(kind.name))
+        why = None if kind.name in without else kind.verify(context, effects.get(kind.name))
         if why is not None:
             yield kind.name, why
 
 
-def restore(moment: Moment, effects: Mapping[str, Any], *, repeated: Collection[str] = ()) -> None:
+def restore(context: CallContext, effects: Mapping[str, Any], *, repeated: Collection[str] = ()) -> None:
     """Apply a skipped step's effects again; of the `repeated` kinds only what repeating the step in its scope changes."""
     for kind in kinds():
         if kind.name in effects:
-            (kind.repeat if kind.name in repeated else kind.restore)(moment, effects[kind.name])
+            (kind.repeat if kind.name in repeated else kind.restore)(context, effects[kind.name])
 
 
 def repeated(reads: Iterable[str]) -> set[str]:

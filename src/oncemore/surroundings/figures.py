@@ -14,7 +14,7 @@ from ..codec import dumps, loads
 from ..errors import CodecError
 from ..identity.values import Digests
 from ..modules import loaded
-from . import Moment, Surrounding
+from . import CallContext, Surrounding
 
 _SCALARS = (type(None), bool, int, float, complex, str, bytes)
 _UNTOUCHED = ("canvas", "_canvas_callbacks", "_axobservers", "_button_pick_id", "_scroll_pick_id", "_number", "number")
@@ -65,12 +65,12 @@ class Figures(Surrounding):
     name = "figures"
     per_item = True
 
-    def before(self, moment: Moment) -> _Note:
+    def before(self, context: CallContext) -> _Note:
         figures = _figures()
-        given = {name: _noted(figure) for name, figure in _given(moment, figures).items()}
+        given = {name: _noted(figure) for name, figure in _given(context, figures).items()}
         return _Note({number: _noted(figure) for number, figure in figures.items()}, given)
 
-    def after(self, moment: Moment, note: _Note) -> dict[str, Any] | None:
+    def after(self, context: CallContext, note: _Note) -> dict[str, Any] | None:
         was, now = note.open, _figures()
         new = {
             number: figure for number, figure in now.items() if number not in was or was[number].figure is not figure
@@ -91,17 +91,17 @@ class Figures(Surrounding):
         found = {"open": list(was), "new": new, "changed": changed, "given": given}
         return {**found, "axes": axes, "closed": closed, "order": list(now)}
 
-    def verify(self, moment: Moment, effect: dict[str, Any] | None) -> str | None:
+    def verify(self, context: CallContext, effect: dict[str, Any] | None) -> str | None:
         if effect is None:
             return None
-        why = _why_not(moment, effect)
+        why = _why_not(context, effect)
         if why is not None:  # unpickling has opened them
             for figure in effect["new"].values():
                 _pyplot().destroy(figure.canvas.manager)
         return why
 
-    def restore(self, moment: Moment, effect: dict[str, Any]) -> None:
-        for name, figure in _given(moment, _figures()).items():
+    def restore(self, context: CallContext, effect: dict[str, Any]) -> None:
+        for name, figure in _given(context, _figures()).items():
             if name in effect["given"]:
                 _redraw(figure, effect["given"][name][2])
         managers = _pyplot()
@@ -119,7 +119,7 @@ class Figures(Surrounding):
             managers.set_active(managers.figs[number])
 
 
-def _why_not(moment: Moment, effect: dict[str, Any]) -> str | None:
+def _why_not(context: CallContext, effect: dict[str, Any]) -> str | None:
     """Why the step would draw something else now, if that is so."""
     new = set(map(id, effect["new"].values()))
     found = {number: figure for number, figure in _figures().items() if id(figure) not in new}
@@ -130,7 +130,7 @@ def _why_not(moment: Moment, effect: dict[str, Any]) -> str | None:
     if list(found) != effect["open"]:
         return "other figures are open now"
     drawings = [(f"figure {number}", found[number], drawing) for number, drawing in effect["changed"].items()]
-    given = _given(moment, found)
+    given = _given(context, found)
     drawings += [(f"the figure of argument `{name}`", given.get(name), each) for name, each in effect["given"].items()]
     for what, figure, (look, kinds, _) in drawings:
         live = None if figure is None else _look(figure)
@@ -149,11 +149,11 @@ def _figures() -> dict[int, Any]:
     return {} if managers is None else {number: each.canvas.figure for number, each in list(managers.figs.items())}
 
 
-def _given(moment: Moment, known: dict[int, Any]) -> dict[str, Any]:
+def _given(context: CallContext, known: dict[int, Any]) -> dict[str, Any]:
     """The figures, none of pyplot's, that arguments are, or belong to, or hold axes of."""
     if loaded("matplotlib.artist") is None:
         return {}
-    found = {name: _figure_of(value) for name, value in moment.arguments.items()}
+    found = {name: _figure_of(value) for name, value in context.arguments.items()}
     numbered = set(map(id, known.values()))
     return {name: figure for name, figure in found.items() if figure is not None and id(figure) not in numbered}
 

@@ -17,7 +17,7 @@ from ..codec import Naming, dumps
 from ..errors import CodecError
 from ..identity.code.classes import is_foreign_made
 from ..identity.code.data import ABSENT, Datum, Slot, in_class, in_mapping
-from . import SKIP, Moment, Surrounding
+from . import SKIP, CallContext, Surrounding
 from .mutable_types import DELTAS, Several, are_numbers
 from .references import Note, Roots, routes_to, walk_from
 
@@ -46,52 +46,52 @@ class Globals(Surrounding):
     name = "globals"
     per_item = True
 
-    def before(self, moment: Moment) -> _Noted:
-        member, found = moment.member, dict[str, _Watched]()
-        moment.roots.beside = member is not None and moment.step in moment.run.concurrent.steps
+    def before(self, context: CallContext) -> _Noted:
+        member, found = context.member, dict[str, _Watched]()
+        context.roots.beside = member is not None and context.step in context.run.concurrent.steps
         with nullcontext() if member is None else member.group.lock:
-            for name, datum in moment.data.items():
+            for name, datum in context.data.items():
                 # beside others: as it was when one of them last looked; what has changed since then belongs to no step yet
                 known = member.group.notes.get(name) if member is not None and member.shares else None
                 found[name] = known or _Watched(datum, _note(datum))
-                moment.roots.add("global", name, found[name].note.walk)
-                moment.roots.notes["global", name] = found[name].note
+                context.roots.add("global", name, found[name].note.walk)
+                context.roots.notes["global", name] = found[name].note
                 if member is not None and known is None:
                     member.group.notes[name] = found[name]
-        names = _names(moment)
+        names = _names(context)
         return _Noted(found, names) if found or names else SKIP
 
-    def after(self, moment: Moment, note: _Noted) -> Effect | None:
-        found, names = self._data_after(moment, note.data), _bound(note.names, _names(moment))
+    def after(self, context: CallContext, note: _Noted) -> Effect | None:
+        found, names = self._data_after(context, note.data), _bound(note.names, _names(context))
         return {**(found or {}), "names": names} if names else found
 
-    def _data_after(self, moment: Moment, note: dict[str, _Watched]) -> Effect | None:
-        member = moment.member
+    def _data_after(self, context: CallContext, note: dict[str, _Watched]) -> Effect | None:
+        member = context.member
         if member is None or not member.shares:
-            return _changes(moment.roots, note, {name: _note(datum) for name, (datum, _) in note.items()})
-        group, moment.roots.beside = member.group, True
+            return _changes(context.roots, note, {name: _note(datum) for name, (datum, _) in note.items()})
+        group, context.roots.beside = member.group, True
         with group.lock:
             now = {name: _note(datum) for name, (datum, _) in note.items()}
             watched = {name: group.notes.get(name, each) for name, each in note.items()}
-            found, then = _changes(moment.roots, watched, now), {name: each.note for name, each in watched.items()}
+            found, then = _changes(context.roots, watched, now), {name: each.note for name, each in watched.items()}
             group.notes.update({name: _Watched(note[name].datum, after) for name, after in now.items()})
             earlier, group.pending = group.pending, []
             effect = functools.reduce(_joined, [*earlier, found or {}])
-            member.end(moment.run.concurrent.stamp(), set(note), {name for part in effect.values() for name in part})
-            moment.roots.routes = routes_to((moment.value, effect), then, moment.roots.recorded)
+            member.end(context.run.concurrent.stamp(), set(note), {name for part in effect.values() for name in part})
+            context.roots.routes = routes_to((context.value, effect), then, context.roots.recorded)
             return effect or None
 
-    def verify(self, moment: Moment, effect: dict[str, Any] | None) -> str | None:
+    def verify(self, context: CallContext, effect: dict[str, Any] | None) -> str | None:
         names = {name for part in _BY_NAME for name in (effect or {}).get(part, ())}
-        gone = sorted(names - moment.data.keys() | ((effect or {}).get("names", {}).keys() - moment.spaces.keys()))
+        gone = sorted(names - context.data.keys() | ((effect or {}).get("names", {}).keys() - context.spaces.keys()))
         if gone:
             return f"{gone[0]}, which it changed, is not there"
         changed = ((name, place) for name, contents in (effect or {}).get("changed", {}).items() for place in contents)
-        lost = next((name for name, place in changed if not moment.roots.leads("global", name, place)), None)
+        lost = next((name for name, place in changed if not context.roots.leads("global", name, place)), None)
         return None if lost is None else f"{lost} is made of other objects than when it was kept"
 
-    def restore(self, moment: Moment, effect: Effect) -> None:
-        group = moment.member.group if moment.member is not None and moment.member.shares else None
+    def restore(self, context: CallContext, effect: Effect) -> None:
+        group = context.member.group if context.member is not None and context.member.shares else None
         if group is not None:  # what steps that are still running have changed so far is not to be taken for ours
             now = {name: _note(datum) for name, (datum, _) in group.notes.items()}
             roots = Roots(lambda kind, name: None)
@@ -99,16 +99,16 @@ class Globals(Surrounding):
             pending = _changes(roots, group.notes, now)
             group.pending += [pending] if pending else []
         for name, contents in effect.get("changed", {}).items():
-            moment.roots.assign("global", name, contents)
+            context.roots.assign("global", name, contents)
         for name, value in effect.get("bound", {}).items():
-            _slot(moment, name).set(value)
+            _slot(context, name).set(value)
         for name, difference in effect.get("added", {}).items():
-            slot = _slot(moment, name)
+            slot = _slot(context, name)
             slot.set(slot.get() + difference)
         for name in effect.get("unbound", ()):
-            _slot(moment, name).set(ABSENT)
+            _slot(context, name).set(ABSENT)
         for space, names in effect.get("names", {}).items():
-            owner = moment.spaces[space]
+            owner = context.spaces[space]
             for name, value in names.items():
                 (in_class(owner, name) if isinstance(owner, type) else in_mapping(owner, name)).set(value)
         if group is not None:
@@ -121,16 +121,16 @@ def _note(datum: Datum) -> Note:
     return Roots(lambda kind, name: value, walk=lambda kind, name, value: walk_from(value, datum.opaque)).note("", "")
 
 
-def _names(moment: Moment) -> dict[str, dict[str, Any]]:
+def _names(context: CallContext) -> dict[str, dict[str, Any]]:
     """What the names in classes and modules are bound to that are not known as data."""
-    known = {datum.key for datum in moment.data.values()}
+    known = {datum.key for datum in context.data.values()}
     return {
         space: {
             name: value
             for name, value in list((vars(owner) if isinstance(owner, type) else owner).items())
             if name[:2] != "__" and (id(owner), name) not in known
         }
-        for space, owner in moment.spaces.items()
+        for space, owner in context.spaces.items()
         if not is_foreign_made(owner)
     }
 
@@ -194,8 +194,8 @@ class InOrder:
         return bytes, (dumps(self._things, self._name),)
 
 
-def _slot(moment: Moment, name: str) -> Slot:
-    slot = moment.data[name].slot
+def _slot(context: CallContext, name: str) -> Slot:
+    slot = context.data[name].slot
     if slot is None:
         raise CodecError(f"{name} cannot be bound again")
     return slot

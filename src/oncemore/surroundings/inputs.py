@@ -36,7 +36,7 @@ from ..identity.display import Part
 from ..identity.input_files import fields_of, path_identity
 from ..identity.values import digest
 from ..stores.folders import OURS, in_store
-from . import Moment, Surrounding
+from . import CallContext, Surrounding
 from .audit_hook import listen
 from .protocol import EXCUSED
 
@@ -92,15 +92,15 @@ class _Read:
 class _Note:
     """The files of one running step; those of a generator last from its first item to its last."""
 
-    def __init__(self, moment: Moment) -> None:
-        self.moment, self.files = moment, files_of(moment.run)
-        self.counts = observes(moment.run, moment.options)
+    def __init__(self, context: CallContext) -> None:
+        self.context, self.files = context, files_of(context.run)
+        self.counts = observes(context.run, context.options)
         self.reads: dict[str, _Read] = {}
         self.written: set[str] = set()
-        self.declared = declared(moment.options, moment.arguments)
+        self.declared = declared(context.options, context.arguments)
         self._below = tuple(f"{path}{os.sep}" for path in self.declared)
-        ignored = moment.options["ignore"]
-        for path in _paths_in(value for name, value in moment.arguments.items() if name not in ignored):
+        ignored = context.options["ignore"]
+        for path in _paths_in(value for name, value in context.arguments.items() if name not in ignored):
             self.read(path, opened=False)
         self.token: Token[tuple[_Note, ...]]
 
@@ -151,15 +151,15 @@ class _Note:
             if self.files.is_of_store(path):
                 continue
             # what any run may reuse is known by its full path: another run may begin in another folder
-            name = path if self.moment.options["share"] else self.files.name(path)
+            name = path if self.context.options["share"] else self.files.name(path)
             if read.counts:
-                self.moment.reads[f"{Inputs.name}:{name}"] = read.digest
+                self.context.reads[f"{Inputs.name}:{name}"] = read.digest
                 if read.stamp is not None and read.digest != _UNKNOWN and not _is_fresh(read.stamp):
                     seen.append((path, read.stamp, read.digest))
             elif read.stamp is not None:
                 content = "" if read.digest == _UNKNOWN else read.digest
-                moment = 0 if content and _is_fresh(read.stamp) else read.stamp.time  # 0: the content decides
-                self.moment.files[name] = [read.stamp.size, moment, content]
+                context = 0 if content and _is_fresh(read.stamp) else read.stamp.time  # 0: the content decides
+                self.context.files[name] = [read.stamp.size, context, content]
             for note in around:
                 note.read(path, counts=read.counts)
         for note in around:
@@ -272,7 +272,7 @@ def _event(name: Any, *, read: bool = False, opened: bool = True, write: bool = 
         if write:
             for note in notes:
                 note.write(path)
-            run = notes[-1].moment.run if notes else current.run_here()
+            run = notes[-1].context.run if notes else current.run_here()
             if run is not None and not run.disabled:
                 files_of(run).write(path)
     except Exception as error:
@@ -311,7 +311,7 @@ class RunFiles:
         self._pending: set[str] = set()  # written, not noted yet
         self.written: set[str] = set()  # in this attempt
         self.checked: set[str] = set()  # checkpoints whose files were compared
-        self.told: set[tuple[str, str]] = set()
+        self.warned: set[tuple[str, str]] = set()
         self._known: dict[str, dict[str, Any]] = {}  # what the store notes of a file
         self._of_stores: dict[str, bool] = {}  # folders
 
@@ -364,10 +364,10 @@ class RunFiles:
 
     def has_changed(self, name: str, was: list[Any]) -> bool:
         """Whether a file is another than the one with that size, time and digest: one that is gone is not."""
-        size, moment, content = was
+        size, context, content = was
         path = self.path(name)
         stamp = _stamp(path)
-        if stamp is None or stamp == (size, moment):
+        if stamp is None or stamp == (size, context):
             return False
         now = self.digest(path, stamp, counts=False) if content else ""
         return not (content and now == content) and not self.by_earlier_attempt(path, stamp)
@@ -383,7 +383,7 @@ class RunFiles:
 
     def _key(self, path: str) -> str:
         run = self._run()
-        owner = run.shelf.owner if run is not None else ""
+        owner = run.entries.owner if run is not None else ""
         return f"wrote/{owner}/{blake3(os.fsencode(self.name(path))).hexdigest(length=16)}"
 
     def _note(self, path: str) -> dict[str, Any]:
@@ -391,15 +391,15 @@ class RunFiles:
         if path not in self._known:
             found = None
             try:
-                found = run.shelf.read(self._key(path)) if run is not None and run.resumed else None
+                found = run.entries.read(self._key(path)) if run is not None and run.resumed else None
             except OncemoreError:
                 pass  # damaged: as if nothing had been noted
             self._known[path] = {} if found is None else dict(found.meta)
         return self._known[path]
 
     def _noted(self, path: str, stamp: _Stamp) -> str:
-        size, moment, content = self._note(path).get("seen", (0, 0, ""))
-        return str(content) if (size, moment) == stamp else ""
+        size, context, content = self._note(path).get("seen", (0, 0, ""))
+        return str(content) if (size, context) == stamp else ""
 
     def save(self, seen: Iterable[tuple[str, _Stamp, str]] = ()) -> None:
         """Note in the store what was written since the last time, and what was read that counts."""
@@ -421,7 +421,7 @@ class RunFiles:
         if changed and run is not None and run.id:
             self._known.update(changed)
             entries = [
-                encode(None, note, key=self._key(path), secret=run.shelf.secret) for path, note in changed.items()
+                encode(None, note, key=self._key(path), secret=run.entries.secret) for path, note in changed.items()
             ]
             run.store.commit(put={entry.key: entry.frames for entry in entries})
 
@@ -490,20 +490,20 @@ class Inputs(Surrounding):
     name = "inputs"
     per_item = True
 
-    def before(self, moment: Moment) -> _Note:
+    def before(self, context: CallContext) -> _Note:
         listen_to_opens()
-        note: _Note = moment.inputs or _Note(moment)
-        moment.inputs = note
+        note: _Note = context.inputs or _Note(context)
+        context.inputs = note
         stack = (*_notes.get(()), note)
         note.token = _notes.set(stack)
         _running[id(note)] = stack
         return note
 
-    def after(self, moment: Moment, note: _Note) -> None:
-        self.failed(moment, note)
+    def after(self, context: CallContext, note: _Note) -> None:
+        self.failed(context, note)
         note.finish(_notes.get(()))
 
-    def failed(self, moment: Moment, note: _Note) -> None:
+    def failed(self, context: CallContext, note: _Note) -> None:
         _running.pop(id(note), None)
         _notes.reset(note.token)
 
@@ -544,9 +544,9 @@ def reused(run: Any, step: str, key: str, options: Mapping[str, Any], arguments:
         return
     files.checked.add(key)
     for name, was in read.items():
-        if (step, name) in files.told or not files.has_changed(name, was):
+        if (step, name) in files.warned or not files.has_changed(name, was):
             continue
-        files.told.add((step, name))
+        files.warned.add((step, name))
         path = files.path(name)
         parameter = next((name for name, value in arguments.items() if path in _paths_in([value])), None)
         remedy = 'inputs="observed"' if parameter is None else f'inputs=["{parameter}"] or inputs="observed"'

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..identity.library_settings import LIBRARIES, changed, put
-from . import Moment, Surrounding
+from . import CallContext, Surrounding
 
 Effect = dict[str, dict[str, Any]]  # by library: "set" to values, and the names that are "default" again
 
@@ -17,10 +17,10 @@ class Settings(Surrounding):
     name = "settings"
     per_item = True
 
-    def before(self, moment: Moment) -> dict[str, dict[str, Any]]:
+    def before(self, context: CallContext) -> dict[str, dict[str, Any]]:
         return {library: changed(library) for library in LIBRARIES}
 
-    def after(self, moment: Moment, note: dict[str, dict[str, Any]]) -> Effect | None:
+    def after(self, context: CallContext, note: dict[str, dict[str, Any]]) -> Effect | None:
         effect: Effect = {}
         for library, then in note.items():
             now = changed(library)
@@ -29,6 +29,6 @@ class Settings(Surrounding):
                 effect[library] = {"set": given, "default": [name for name in then if name not in now]}
         return effect or None
 
-    def restore(self, moment: Moment, effect: Effect) -> None:
+    def restore(self, context: CallContext, effect: Effect) -> None:
         for library, change in effect.items():
             put(library, change["set"], change["default"])

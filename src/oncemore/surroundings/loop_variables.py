@@ -17,7 +17,7 @@ from ..identity.code.block import Block
 from ..identity.code.data import ABSENT, Datum
 from ..identity.code.descriptions import is_data
 from ..identity.values import Digests
-from .mutable_types import Altered, Extended, Grown, Updated, Way, way
+from .mutable_types import Altered, Extended, Grown, Mutator, Updated, mutator
 from .references import Note, Roots
 
 BINDS_LOCALS = sys.version_info >= (3, 13)
@@ -36,7 +36,7 @@ class Variables:
         self._restored: dict[str, set[int]] = {}  # by name: the objects that a snapshot brought, and
         self._rebound: set[str] = set()  # the names
         self._brought: set[str] = set()  # and the local variables
-        self._told = False  # that local variables don't come back
+        self._warned = False  # that local variables don't come back
         self._left_out: set[str] = set()  # of these it has been told that they don't come back
         try:
             block = Block(frame, items)
@@ -127,13 +127,13 @@ class Variables:
     def _contents(self, name: str, note: Note, digests: Digests) -> Iterator[tuple[int, Any]]:
         found: dict[int, Any] = {}
         for i, obj, holds in note.changed(now=digests):
-            how, then = way(type(obj)), note.before[i]
+            how, then = mutator(type(obj)), note.before[i]
             if how is None or not how.can(obj) or (type(then) is bytes and not how.heavy):
                 raise CodecError(f"a {type(obj).__name__} in it was changed in place, which can't be done again")
             found[i] = self._roots.apart(_content(how, obj, then, holds))
         for i in self._restored.get(name, set()) - found.keys():
             obj = note.walk.found[i]
-            how = way(type(obj))
+            how = mutator(type(obj))
             assert how is not None, f"{type(obj)} had a way to be changed when it was restored"
             found[i] = self._roots.apart(how.content(obj))
         yield from sorted(found.items())
@@ -158,8 +158,8 @@ class Variables:
 
     def _tell_locals(self, changed: Iterable[str]) -> None:
         lost = [name for name in changed if name not in self._targets and self._locals[name] is not ABSENT]
-        if lost and not BINDS_LOCALS and not self._told:
-            self._told = True
+        if lost and not BINDS_LOCALS and not self._warned:
+            self._warned = True
             names = ", ".join(f"`{name}`" for name in lost)
             warn(
                 f"loop {self._loop}: {names} of {self._function}() will not be restored when the loop is resumed: before Python "
@@ -175,7 +175,7 @@ class _Found(NamedTuple):
     locals: dict[str, Any]
 
 
-def _content(how: Way, obj: Any, then: Any, holds: Any) -> Any:
+def _content(how: Mutator, obj: Any, then: Any, holds: Any) -> Any:
     """What an object holds; if that is little beside what it held, the difference. To be given as often as one likes."""
     delta = how.delta(then, holds) if how.delta is not None and type(holds) is not bytes else None
     if isinstance(delta, Extended):

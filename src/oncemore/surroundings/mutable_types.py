@@ -47,7 +47,7 @@ _HEAPTYPE = 1 << 9
 _FACTORY = object()  # under which a defaultdict's factory is noted
 
 
-class Way(NamedTuple):
+class Mutator(NamedTuple):
     """How one type of object is looked into and changed in place.
 
     `note` is what it holds, by reference; `same` compares two of these, `delta` says how one came from the other.
@@ -219,18 +219,18 @@ def role(kind: type) -> Role | None:
         return Role(_nothing, changes=True)  # the lock that is there is found again; it is never changed
     if fixed(kind):
         return None
-    inside, how = through(kind), way(kind)
+    inside, how = through(kind), mutator(kind)
     if inside is not None:
         return Role(inside, changes=False)
     return Role(_nothing if how is None else how.children, changes=True)
 
 
 @once_per_type
-def way(kind: type) -> Way | None:
+def mutator(kind: type) -> Mutator | None:
     """How objects of this type are changed in place; None if that is not known."""
     if is_refused(kind) or is_mock(kind):
         return None  # a figure or a connection leads to half of its library
-    found = _WAYS.get(kind) or _library_way(kind)
+    found = _WAYS.get(kind) or _library_mutator(kind)
     if found is not None:
         return found
     if module_of(kind).partition(".")[0] in ("pandas", "polars", "pyarrow"):
@@ -422,23 +422,25 @@ def _set_delta(then: set[Any], now: set[Any]) -> Delta:
     return Altered(list(then - now), list(now - then))
 
 
-_WAYS: dict[type, Way] = {
-    list: Way(
+_WAYS: dict[type, Mutator] = {
+    list: Mutator(
         list.__iter__,
         lambda obj: list(list.__iter__(obj)),
         _assign_items,
         same_as=_same_items,
         delta=_list_delta,
     ),
-    dict: Way(_values_and_keys, _entries, _assign_entries, noted=lambda obj: dict(_entries(obj)), delta=_dict_delta),
-    defaultdict: Way(
+    dict: Mutator(
+        _values_and_keys, _entries, _assign_entries, noted=lambda obj: dict(_entries(obj)), delta=_dict_delta
+    ),
+    defaultdict: Mutator(
         _values_and_keys,
         lambda obj: (obj.default_factory, _entries(obj)),
         _assign_default,
         noted=lambda obj: {_FACTORY: obj.default_factory, **dict.copy(obj)},
         delta=_dict_delta,
     ),
-    set: Way(
+    set: Mutator(
         _ordered,
         lambda obj: list(set.__iter__(obj)),
         _assign_elements,
@@ -447,14 +449,14 @@ _WAYS: dict[type, Way] = {
         same_as=_same_elements,
         delta=_set_delta,
     ),
-    deque: Way(deque.__iter__, lambda obj: list(deque.__iter__(obj)), _assign_queue),
-    bytearray: Way(_nothing, bytes, _assign_items, heavy=True),
-    File: Way(_nothing, FileChange, lambda obj, change: change.make(obj), heavy=True),
-    io.StringIO: Way(_nothing, lambda obj: (obj.getvalue(), obj.tell()), _assign_buffer, same_as=eq, heavy=False),
-    io.BytesIO: Way(_nothing, lambda obj: (obj.getvalue(), obj.tell()), _assign_buffer, same_as=eq, heavy=False),
-    weakref.WeakValueDictionary: Way(_weakly_held, _weak_items, _assign_weakly),
-    weakref.WeakKeyDictionary: Way(_weakly_held, _weak_items, _assign_weakly),
-    weakref.WeakSet: Way(
+    deque: Mutator(deque.__iter__, lambda obj: list(deque.__iter__(obj)), _assign_queue),
+    bytearray: Mutator(_nothing, bytes, _assign_items, heavy=True),
+    File: Mutator(_nothing, FileChange, lambda obj, change: change.make(obj), heavy=True),
+    io.StringIO: Mutator(_nothing, lambda obj: (obj.getvalue(), obj.tell()), _assign_buffer, same_as=eq, heavy=False),
+    io.BytesIO: Mutator(_nothing, lambda obj: (obj.getvalue(), obj.tell()), _assign_buffer, same_as=eq, heavy=False),
+    weakref.WeakValueDictionary: Mutator(_weakly_held, _weak_items, _assign_weakly),
+    weakref.WeakKeyDictionary: Mutator(_weakly_held, _weak_items, _assign_weakly),
+    weakref.WeakSet: Mutator(
         lambda obj: _ordered(set(obj)),
         list,
         _assign_weakly,
@@ -462,11 +464,13 @@ _WAYS: dict[type, Way] = {
         noted=set,
         same_as=_same_elements,
     ),
-    array.array: Way(_nothing, lambda obj: obj[:], _assign_numbers, heavy=True),
-    itertools.count: Way(_nothing, counter_at, _advance, same_as=eq, possible=lambda obj: counter_at(obj) is not None),
+    array.array: Mutator(_nothing, lambda obj: obj[:], _assign_numbers, heavy=True),
+    itertools.count: Mutator(
+        _nothing, counter_at, _advance, same_as=eq, possible=lambda obj: counter_at(obj) is not None
+    ),
     **dict.fromkeys(
         iterators.LEAVES | iterators.MADE_OF,
-        Way(_nothing, iterators.place, iterators.go_on, same_as=eq, possible=iterators.can_go_on),
+        Mutator(_nothing, iterators.place, iterators.go_on, same_as=eq, possible=iterators.can_go_on),
     ),
 }
 
@@ -522,7 +526,7 @@ def inside(obj: Any) -> Iterable[tuple[str, Any, Any]]:
     """What is in an object, each under a name that stays the same when more is added: a key, an attribute, a place."""
     if isinstance(obj, dict):
         return [("key", key, value) for key, value in _entries(obj) if _fixed_through(key)]
-    if way(type(obj)) is _PLAIN:
+    if mutator(type(obj)) is _PLAIN:
         return [("attribute", name, value) for name, value in _attributes(obj).items()]
     what = role(type(obj))
     return () if what is None else (("place", i, child) for i, child in enumerate(what.children(obj)))
@@ -535,17 +539,17 @@ def noted_inside(held: Mapping[int, Any], obj: Any) -> Iterable[tuple[str, Any, 
         return [("key", key, value) for key, value in then.items() if _fixed_through(key)]
     if type(obj) is list and type(then) is list:
         return [("place", i, child) for i, child in enumerate(then)]
-    if way(type(obj)) is _PLAIN and type(then) is tuple:
+    if mutator(type(obj)) is _PLAIN and type(then) is tuple:
         return [("attribute", name, value) for name, value in then[0].items()]
     return inside(obj)
 
 
-_PLAIN = Way(
+_PLAIN = Mutator(
     _sorted_attributes, _kept_attributes, _assign_attributes, noted=_noted_attributes, same_as=_same_attributes
 )
 
 
-def _with_attributes(base: Way) -> Way:
+def _with_attributes(base: Mutator) -> Mutator:
     """For subclasses of containers: their items and their attributes."""
 
     def assign(obj: Any, content: tuple[Any, Any]) -> None:
@@ -556,7 +560,7 @@ def _with_attributes(base: Way) -> Way:
         assert base.delta is not None
         return base.delta(then[0], now[0]) if _same_attributes(then[1], now[1]) else None
 
-    return Way(
+    return Mutator(
         lambda obj: (*base.children(obj), *_sorted_attributes(obj)),
         lambda obj: (base.content(obj), _kept_attributes(obj)),
         assign,
@@ -585,8 +589,8 @@ def _assign_frame(obj: Any, content: Any) -> None:
         obj.name = content.name
 
 
-def _array_way(kind: type) -> Way:
-    return Way(
+def _array_mutator(kind: type) -> Mutator:
+    return Mutator(
         lambda obj: obj.flat if obj.dtype.hasobject else (),
         lambda obj: obj.view(),
         _assign_array,
@@ -626,11 +630,11 @@ def _own(generator: Any) -> bool:
     return global_generator(generator) is None
 
 
-def _generator_way(take: Callable[[Any], Any], give: Callable[[Any, Any], object]) -> Way:
+def _generator_mutator(take: Callable[[Any], Any], give: Callable[[Any, Any], object]) -> Mutator:
     def assign(obj: Any, state: Any) -> None:
         give(obj, state)
 
-    return Way(_nothing, take, assign, possible=_own, same_as=same_state)
+    return Mutator(_nothing, take, assign, possible=_own, same_as=same_state)
 
 
 def same_state(one: Any, other: Any) -> bool:
@@ -691,43 +695,43 @@ def _assign_managed(obj: Any, content: dict[Any, Any]) -> None:
     obj.update(content)
 
 
-def _elsewhere_way(kind: type) -> Way | None:
+def _elsewhere_mutator(kind: type) -> Mutator | None:
     ctypes, managers = loaded("_ctypes"), loaded("multiprocessing.managers")
     if ctypes is not None and issubclass(kind, (ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)):
-        return Way(_nothing, memory_of, _assign_memory, heavy=True, possible=lambda obj: memory_of(obj) is not None)
+        return Mutator(_nothing, memory_of, _assign_memory, heavy=True, possible=lambda obj: memory_of(obj) is not None)
     if managers is not None and issubclass(kind, managers.DictProxy):
-        return Way(_nothing, lambda obj: obj.copy(), _assign_managed, heavy=True)
+        return Mutator(_nothing, lambda obj: obj.copy(), _assign_managed, heavy=True)
     if managers is not None and issubclass(kind, managers.ListProxy):
-        return Way(_nothing, lambda obj: obj[:], lambda obj, found: obj.__setitem__(slice(None), found), heavy=True)
+        return Mutator(_nothing, lambda obj: obj[:], lambda obj, found: obj.__setitem__(slice(None), found), heavy=True)
     return None
 
 
-def _library_way(kind: type) -> Way | None:
-    held = _elsewhere_way(kind)
+def _library_mutator(kind: type) -> Mutator | None:
+    held = _elsewhere_mutator(kind)
     if held is not None:
         return held
     numpy, pandas, polars, torch = (loaded(name) for name in ("numpy", "pandas", "polars", "torch"))
     if issubclass(kind, random.Random):
-        return _generator_way(lambda obj: obj.getstate(), lambda obj, state: obj.setstate(state))
+        return _generator_mutator(lambda obj: obj.getstate(), lambda obj, state: obj.setstate(state))
     if numpy is not None:
         if issubclass(kind, numpy.ndarray):
-            return _array_way(kind)
+            return _array_mutator(kind)
         if issubclass(kind, numpy.random.Generator):
-            return _generator_way(_numpy_state, _assign_numpy_state)
+            return _generator_mutator(_numpy_state, _assign_numpy_state)
         if issubclass(kind, numpy.random.BitGenerator):
-            return _generator_way(_bits_state, _assign_bits_state)
+            return _generator_mutator(_bits_state, _assign_bits_state)
         if issubclass(kind, numpy.random.SeedSequence):
-            return _generator_way(_spawned, _assign_spawned)
+            return _generator_mutator(_spawned, _assign_spawned)
         if issubclass(kind, numpy.random.RandomState):
-            return _generator_way(lambda obj: obj.get_state(legacy=False), lambda obj, state: obj.set_state(state))
+            return _generator_mutator(lambda obj: obj.get_state(legacy=False), lambda obj, state: obj.set_state(state))
     if pandas is not None and issubclass(kind, (pandas.DataFrame, pandas.Series)):
-        return Way(_nothing, lambda obj: obj.copy(deep=False), _assign_frame, heavy=True)
+        return Mutator(_nothing, lambda obj: obj.copy(deep=False), _assign_frame, heavy=True)
     if polars is not None and issubclass(kind, (polars.DataFrame, polars.Series)):
         inner = "_df" if issubclass(kind, polars.DataFrame) else "_s"
         swap: Callable[[Any, Any], None] = lambda obj, content: setattr(obj, inner, getattr(content, inner))  # noqa: E731
-        return Way(_nothing, lambda obj: obj.clone(), swap, heavy=True)
+        return Mutator(_nothing, lambda obj: obj.clone(), swap, heavy=True)
     if torch is not None and issubclass(kind, torch.Tensor):
-        return Way(_gradient, _tensor_content, _assign_tensor, heavy=True, possible=_plain_tensor)
+        return Mutator(_gradient, _tensor_content, _assign_tensor, heavy=True, possible=_plain_tensor)
     if issubclass(kind, getattr(torch, "Generator", ())):
-        return _generator_way(lambda obj: obj.get_state(), lambda obj, state: obj.set_state(state))
+        return _generator_mutator(lambda obj: obj.get_state(), lambda obj, state: obj.set_state(state))
     return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import SKIP, Moment, Surrounding
+from . import SKIP, CallContext, Surrounding
 from .capture import Recorder, Shown, show
 
 
@@ -15,20 +15,20 @@ class Output(Surrounding):
     name = "output"
     per_item = True
 
-    def before(self, moment: Moment) -> Any:
-        if not moment.options["capture_output"]:
+    def before(self, context: CallContext) -> Any:
+        if not context.options["capture_output"]:
             return SKIP
         return Recorder()
 
-    def returned(self, moment: Moment, note: Recorder) -> None:
+    def returned(self, context: CallContext, note: Recorder) -> None:
         note.open = False  # what we ourselves warn about from here on is not the step's
 
-    def after(self, moment: Moment, note: Recorder) -> list[Shown] | None:
+    def after(self, context: CallContext, note: Recorder) -> list[Shown] | None:
         return note.stop() or None
 
-    def failed(self, moment: Moment, note: Recorder) -> None:
+    def failed(self, context: CallContext, note: Recorder) -> None:
         note.stop()
 
-    def restore(self, moment: Moment, effect: list[Shown]) -> None:
+    def restore(self, context: CallContext, effect: list[Shown]) -> None:
         for kind, content in effect:
             show(kind, content)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Union
 from ..errors import FingerprintError, UsageError
 from ..identity.values import digest
 from ..stores.folders import OURS, in_store, is_store
-from . import Moment
+from . import CallContext
 
 Declared = Union[str, "os.PathLike[str]"]
 Outputs = Collection[Declared] | Callable[..., Declared | Iterable[Declared]]
@@ -78,22 +78,22 @@ def _taken(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[s
     return {name: value for name, value in arguments.items() if names is None or name in names}
 
 
-def places_of(moment: Moment) -> list[Place]:
+def places_of(context: CallContext) -> list[Place]:
     """The declared outputs of one call."""
-    outputs: Outputs = moment.options["outputs"]
+    outputs: Outputs = context.options["outputs"]
     if callable(outputs):
-        given = outputs(**_taken(outputs, moment.arguments))
+        given = outputs(**_taken(outputs, context.arguments))
         paths = [given] if isinstance(given, (str, os.PathLike)) else given
         places = [Place(path, path, "", path) for path in (os.fspath(path) for path in paths)]
     else:
-        places = [_place(i, os.fspath(pattern), moment) for i, pattern in enumerate(outputs)]
+        places = [_place(i, os.fspath(pattern), context) for i, pattern in enumerate(outputs)]
     for place in places:
         if not place.base and not place.rest:  # it would be the working directory with all that is in it
-            raise UsageError(f"step {moment.step}: outputs has an empty path: {place.shown}")
+            raise UsageError(f"step {context.step}: outputs has an empty path: {place.shown}")
     return places
 
 
-def _place(number: int, pattern: str, moment: Moment) -> Place:
+def _place(number: int, pattern: str, context: CallContext) -> Place:
     base, rest = "", ""
     for literal, field, spec, conversion in _FORM.parse(pattern):
         wild = re.search(_MAGIC, literal)
@@ -104,28 +104,28 @@ def _place(number: int, pattern: str, moment: Moment) -> Place:
             base, first = upto[: upto.rfind(os.sep) + 1], upto[upto.rfind(os.sep) + 1 :]
             rest = glob.escape(first) + literal[wild.start() :]
         if field is not None:
-            text = _filled_in(pattern, field, spec or "", conversion, moment)
+            text = _filled_in(pattern, field, spec or "", conversion, context)
             base, rest = (base, rest + glob.escape(text)) if rest else (base + text, "")
     shown = pattern if pattern == base + rest else f"{pattern} ({base + rest})"
     return Place(number, base, rest, shown)
 
 
-def _filled_in(pattern: str, field: str, spec: str, conversion: Any, moment: Moment) -> str:
+def _filled_in(pattern: str, field: str, spec: str, conversion: Any, context: CallContext) -> str:
     try:
-        value = _FORM.convert_field(_FORM.get_field(field, (), moment.arguments)[0], conversion)
-        spec = _FORM.vformat(spec, (), moment.arguments)
+        value = _FORM.convert_field(_FORM.get_field(field, (), context.arguments)[0], conversion)
+        spec = _FORM.vformat(spec, (), context.arguments)
         return os.fspath(value) if isinstance(value, os.PathLike) and not spec else format(value, spec)
     except Exception as error:  # the attributes and the formatting of the user's own objects
-        raise UsageError(f"step {moment.step}: outputs={pattern!r}: {type(error).__name__}: {error}") from error
+        raise UsageError(f"step {context.step}: outputs={pattern!r}: {type(error).__name__}: {error}") from error
 
 
-def declaration(moment: Moment) -> list[str] | str:
+def declaration(context: CallContext) -> list[str] | str:
     """What the files depend on that are kept: other patterns, or a callable asked otherwise, mean other files."""
-    outputs: Outputs = moment.options["outputs"]
+    outputs: Outputs = context.options["outputs"]
     if not callable(outputs):
         return [os.fspath(pattern) for pattern in outputs]
     try:
-        return digest((outputs, _taken(outputs, moment.arguments))).hex()
+        return digest((outputs, _taken(outputs, context.arguments))).hex()
     except FingerprintError:
         return ""
 

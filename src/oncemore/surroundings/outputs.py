@@ -12,9 +12,9 @@ import stat
 from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict
 
-from ..blobs import Blobs, Drafts, Kept, compare, remove
+from ..blobs import Blobs, Drafts, StoredFile, compare, remove
 from ..errors import CodecError, IntegrityError, OutputMissing, StoreError
-from . import Moment, Surrounding, inputs
+from . import CallContext, Surrounding, inputs
 from .output_patterns import Name, Place, declaration, found_at, kind_of, places_of
 from .state_changes import around
 
@@ -24,7 +24,7 @@ class _Recorded(TypedDict):
 
     declared: list[str] | str
     folders: list[tuple[Name, int]]  # with their modes
-    files: list[tuple[Name, Kept]]
+    files: list[tuple[Name, StoredFile]]
     links: list[tuple[Name, str, bool]]  # with what they lead to, and whether that was there
     gone: list[Name]
 
@@ -53,13 +53,13 @@ class _Paths:
 class _Note:
     """What is there before a step and, once it has returned, what is to be kept."""
 
-    def __init__(self, moment: Moment) -> None:
+    def __init__(self, context: CallContext) -> None:
         self.here = os.getcwd()
-        self.declared = declaration(moment)
+        self.declared = declaration(context)
         self.effect: Effect | None = None
         self.trouble: Exception | None = None
         try:
-            self.places = places_of(moment)  # now: the step may change its arguments
+            self.places = places_of(context)  # now: the step may change its arguments
         except FileNotFoundError:  # a callable that looks into a folder which the step is going to make
             self.places = []
         self.before = [name for place in self.places for name in found_at(place, self.here)]
@@ -68,15 +68,15 @@ class _Note:
 class Files(Surrounding):
     name = "files"
 
-    def before(self, moment: Moment) -> _Note | None:
-        return _Note(moment) if moment.options["outputs"] else None
+    def before(self, context: CallContext) -> _Note | None:
+        return _Note(context) if context.options["outputs"] else None
 
     def waits(self, note: _Note | None) -> bool:
         return note is not None
 
-    def returned(self, moment: Moment, note: _Note) -> None:
+    def returned(self, context: CallContext, note: _Note) -> None:
         """Keep the files. OutputMissing if one was not produced."""
-        places = places_of(moment) if callable(moment.options["outputs"]) else note.places
+        places = places_of(context) if callable(context.options["outputs"]) else note.places
         paths = _Paths(places, note.here)
         there = [found_at(place, note.here) for place in places]
         found = {name: kind for each in there for name, kind in each.items()}
@@ -84,43 +84,43 @@ class Files(Surrounding):
         for place, names in zip(places, there, strict=True):
             if not names and not any(of == place.name for of, _ in gone):
                 what = "nothing matches" if place.rest else "there is no"
-                raise OutputMissing(f"step {moment.step} did not produce its output: {what} {place.shown}")
+                raise OutputMissing(f"step {context.step} did not produce its output: {what} {place.shown}")
         gone.sort(key=lambda name: paths.full(name).count(os.sep), reverse=True)  # a folder after what is in it
         try:
             note.effect = {"declared": note.declared, "folders": [], "files": [], "links": [], "gone": gone}
-            _keep(found, paths, moment, note.effect)
+            _keep(found, paths, context, note.effect)
             for name, _ in note.effect["files"]:
-                inputs.wrote(moment.run, paths.full(name), now=True)
+                inputs.wrote(context.run, paths.full(name), now=True)
         except (CodecError, StoreError) as error:  # the step did its work all the same
             note.trouble = error
 
-    def after(self, moment: Moment, note: _Note | None) -> Effect | None:
-        if note is None and not moment.inside:
+    def after(self, context: CallContext, note: _Note | None) -> Effect | None:
+        if note is None and not context.inside:
             return None
-        outer, paths = around(moment), _Paths(*((note.places, note.here) if note else ((), "")))
-        trouble = [each for each in (note and note.trouble, *moment.inside) if isinstance(each, Exception)]
+        outer, paths = around(context), _Paths(*((note.places, note.here) if note else ((), "")))
+        trouble = [each for each in (note and note.trouble, *context.inside) if isinstance(each, Exception)]
         if trouble:
             if outer is not None:
                 outer.inside.append(trouble[0])
             raise trouble[0]
         effect = None if note is None else note.effect
-        if moment.inside:
-            effect = _merged(moment, effect, paths)
+        if context.inside:
+            effect = _merged(context, effect, paths)
         if effect is not None and outer is not None:
             outer.inside.append(_anywhere(effect, paths))
         return effect
 
-    def verify(self, moment: Moment, effect: Effect | None) -> str | None:
+    def verify(self, context: CallContext, effect: Effect | None) -> str | None:
         """Make ready what is to be put back, or say why the step must run instead. CodecError for a damaged chunk."""
-        if not moment.options["outputs"] and effect is None:
+        if not context.options["outputs"] and effect is None:
             return None
-        if effect is None or effect["declared"] != declaration(moment):
+        if effect is None or effect["declared"] != declaration(context):
             return "outputs= changed"
         try:
-            ready = _Return(moment, effect)
+            ready = _Return(context, effect)
             why = ready.prepare()
         except IntegrityError as error:
-            if moment.run.strict:
+            if context.run.strict:
                 raise
             raise CodecError(f"a file that it wrote cannot be put back: {error}") from error
         except OSError as error:
@@ -128,23 +128,23 @@ class Files(Surrounding):
         effect["ready"] = ready
         return why
 
-    def restore(self, moment: Moment, effect: Effect) -> None:
+    def restore(self, context: CallContext, effect: Effect) -> None:
         if "ready" not in effect:
-            why = self.verify(moment, effect)
+            why = self.verify(context, effect)
             if why is not None:
-                raise StoreError(f"step {moment.step} cannot be skipped any more: {why}")
+                raise StoreError(f"step {context.step} cannot be skipped any more: {why}")
         ready = effect.pop("ready")
         ready.put()
         for name, _ in effect["files"]:
-            inputs.wrote(moment.run, ready.paths.full(name), now=False)
-        self._tell_outer(moment, effect, ready.paths)
+            inputs.wrote(context.run, ready.paths.full(name), now=False)
+        self._tell_outer(context, effect, ready.paths)
 
-    def repeat(self, moment: Moment, effect: Effect) -> None:
+    def repeat(self, context: CallContext, effect: Effect) -> None:
         """The files are what others have made of them since; to the steps around it they belong all the same."""
-        self._tell_outer(moment, effect, _Return(moment, effect).paths)
+        self._tell_outer(context, effect, _Return(context, effect).paths)
 
-    def _tell_outer(self, moment: Moment, effect: Effect, paths: _Paths) -> None:
-        outer = around(moment)
+    def _tell_outer(self, context: CallContext, effect: Effect, paths: _Paths) -> None:
+        outer = around(context)
         if outer is not None:
             outer.inside.append(_anywhere(effect, paths))
 
@@ -160,15 +160,15 @@ def _anywhere(effect: Effect, paths: _Paths) -> Effect:
     }
 
 
-def _merged(moment: Moment, own: Effect | None, paths: _Paths) -> Effect:
+def _merged(context: CallContext, own: Effect | None, paths: _Paths) -> Effect:
     """What the steps inside left, one after the other, and last the step's own."""
     last: dict[str, tuple[str, Any]] = {}
-    for effect in (*moment.inside, *(() if own is None else (own,))):
+    for effect in (*context.inside, *(() if own is None else (own,))):
         for kind in ("gone", "folders", "files", "links"):
             entries: list[Any] = list(effect[kind])  # a name, or a tuple that begins with one
             for each in entries:
                 last[paths.full(each if kind == "gone" else each[0])] = kind, each
-    declared = declaration(moment) if own is None else own["declared"]
+    declared = declaration(context) if own is None else own["declared"]
     found = {kind: [each for of, each in last.values() if of == kind] for kind in ("folders", "files", "links", "gone")}
     found["gone"].sort(key=lambda name: paths.full(name).count(os.sep), reverse=True)
     return Effect(
@@ -176,18 +176,18 @@ def _merged(moment: Moment, own: Effect | None, paths: _Paths) -> Effect:
     )
 
 
-def _keep(found: Mapping[Name, str], paths: _Paths, moment: Moment, effect: Effect) -> None:
-    blobs = Blobs(moment.run.store, moment.node)
-    passed: set[str] = set()  # two patterns may lead to the same file
+def _keep(found: Mapping[Name, str], paths: _Paths, context: CallContext, effect: Effect) -> None:
+    blobs = Blobs(context.run.store, context.node)
+    seen: set[str] = set()  # two patterns may lead to the same file
     for name, kind in found.items():
         path = paths.full(name)
         try:
-            if path in passed:
+            if path in seen:
                 continue
-            passed.add(path)
+            seen.add(path)
             if kind == "file":
                 with open(path, "rb", buffering=0) as file:
-                    effect["files"].append((name, blobs.keep(file, content=moment.options["outputs_keep"])))
+                    effect["files"].append((name, blobs.keep(file, content=context.options["outputs_keep"])))
             elif kind == "link":
                 effect["links"].append((name, os.readlink(path), os.path.exists(path)))
             elif kind == "folder":
@@ -204,12 +204,12 @@ def _keep(found: Mapping[Name, str], paths: _Paths, moment: Moment, effect: Effe
 class _Return:
     """The files of a skipped step on their way back. All are written before the first takes its place."""
 
-    def __init__(self, moment: Moment, effect: Effect) -> None:
+    def __init__(self, context: CallContext, effect: Effect) -> None:
         self._effect = effect
         # what a callable said is in the names; asked before its files are there, it might say something else
-        places = [] if callable(moment.options["outputs"]) else places_of(moment)
+        places = [] if callable(context.options["outputs"]) else places_of(context)
         self.paths = self._paths = _Paths(places, os.getcwd())
-        self._drafts = Drafts(Blobs(moment.run.store))
+        self._drafts = Drafts(Blobs(context.run.store))
         self._modes: list[tuple[str, int]] = []
 
     def prepare(self) -> str | None:
@@ -239,7 +239,7 @@ class _Return:
         self._modes.append((path, mode))  # later: it may forbid writing
         return None
 
-    def _file(self, path: str, kept: Kept) -> str | None:
+    def _file(self, path: str, kept: StoredFile) -> str | None:
         state = compare(path, kept)
         if state == "a folder" or (state != "same" and kept.chunks is None):
             return f"is {state}"

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from .. import current
-from . import Moment, Surrounding
+from . import CallContext, Surrounding
 from .audit_hook import listen
 
 
@@ -136,31 +136,31 @@ class Process(Surrounding):
     name = "process"
     per_item = True
 
-    def before(self, moment: Moment) -> Changes:
+    def before(self, context: CallContext) -> Changes:
         changes = Changes()
         record(changes)
         return changes
 
-    def after(self, moment: Moment, note: Changes) -> dict[str, Any] | None:
-        self.failed(moment, note)
+    def after(self, context: CallContext, note: Changes) -> dict[str, Any] | None:
+        self.failed(context, note)
         return note.effect()
 
-    def failed(self, moment: Moment, note: Changes) -> None:
+    def failed(self, context: CallContext, note: Changes) -> None:
         note.open = False
         stop(note)
 
-    def verify(self, moment: Moment | None, effect: dict[str, Any] | None) -> str | None:
+    def verify(self, context: CallContext | None, effect: dict[str, Any] | None) -> str | None:
         folder = effect.get("folder") if effect else None
         return None if folder is None or os.path.isdir(folder) else f"the folder {folder} is gone"
 
-    def restore(self, moment: Moment | None, effect: dict[str, Any]) -> None:
+    def restore(self, context: CallContext | None, effect: dict[str, Any]) -> None:
         os.environ.update(effect.get("set", {}))
         for name in effect.get("unset", ()):
             os.environ.pop(name, None)
         if "folder" in effect:
             os.chdir(effect["folder"])
 
-    def repeat(self, moment: Moment, effect: dict[str, Any]) -> None:
+    def repeat(self, context: CallContext, effect: dict[str, Any]) -> None:
         """The steps around it have set these, to whatever they are now."""
         for changes in _of(Changes):
             for name in (*effect["set"], *effect["unset"]):
@@ -175,27 +175,27 @@ class Calls(Surrounding):
     name = "calls"
     per_item = True
 
-    def before(self, moment: Moment) -> Taken:
+    def before(self, context: CallContext) -> Taken:
         taken = Taken()
         record(taken)
         return taken
 
-    def after(self, moment: Moment, note: Taken) -> dict[str, int] | None:
+    def after(self, context: CallContext, note: Taken) -> dict[str, int] | None:
         note.open = False
         stop(note)
         return note.counts() or None
 
-    def failed(self, moment: Moment, note: Taken) -> None:
+    def failed(self, context: CallContext, note: Taken) -> None:
         """Tried again, it makes the same calls."""
-        self.after(moment, note)
+        self.after(context, note)
         for call, numbers in note.numbers.items():
             for number in numbers:
-                moment.run.give_back(call, number)
+                context.run.give_back(call, number)
 
-    def restore(self, moment: Moment, effect: dict[str, int]) -> None:
+    def restore(self, context: CallContext, effect: dict[str, int]) -> None:
         for call, times in effect.items():
             for _ in range(times):
-                moment.run.take(call)
+                context.run.take(call)
 
 
 def _folder() -> str:

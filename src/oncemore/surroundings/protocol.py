@@ -17,7 +17,7 @@ EXCUSED = "~"  # before the digest of what is another now, and no reason to run 
 
 
 @dataclass(slots=True)
-class Early:
+class Before:
     """A state value as it was when the step began, and its digest when a generator handed over to its consumer."""
 
     value: Any
@@ -26,7 +26,7 @@ class Early:
 
 
 @dataclass
-class Moment:
+class CallContext:
     """One call of a step, as its surroundings see it.
 
     `counted` are the arguments that count by their content; `data` is what its code reads besides them, `spaces` are the
@@ -53,7 +53,7 @@ class Moment:
     shown: dict[str, str] = field(default_factory=dict[str, str])
     sets: set[str] = field(default_factory=set[str])
     existed: dict[str, bool] = field(default_factory=dict[str, bool])
-    early: dict[str, Early] = field(default_factory=dict[str, Early])
+    before_step: dict[str, Before] = field(default_factory=dict[str, Before])
     inside: list[Any] = field(default_factory=list[Any])
     inputs: Any = None  # what the step has to do with files, see inputs.py
     files: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])  # that it read: size, time and digest
@@ -103,7 +103,7 @@ class Surrounding:
     name: str = ""
     per_item: bool = False  # in a generator: look around each item, not once around all
 
-    def before(self, moment: Moment) -> Any:
+    def before(self, context: CallContext) -> Any:
         """Note what is there before the step runs."""
         raise NotImplementedError
 
@@ -111,10 +111,10 @@ class Surrounding:
         """Whether `returned` is to be called."""
         return type(self).returned is not Surrounding.returned
 
-    def returned(self, moment: Moment, note: Any) -> None:
+    def returned(self, context: CallContext, note: Any) -> None:
         """The step has returned. An error raised here is an error of the step. Nothing to do for most kinds."""
 
-    def after(self, moment: Moment, note: Any) -> Any:
+    def after(self, context: CallContext, note: Any) -> Any:
         """What the step changed since `note`, in a form that can be pickled; None if nothing."""
         raise NotImplementedError
 
@@ -140,21 +140,21 @@ class Surrounding:
     def depend(self, run: Any, name: str) -> None:
         """A step that is skipped has read this: the steps around it depend on it, too."""
 
-    def verify(self, moment: Moment, effect: Any) -> str | None:
+    def verify(self, context: CallContext, effect: Any) -> str | None:
         """Why the step cannot be skipped although it is kept, if that is so; `effect` is None if it had none of this kind."""
         return None
 
-    def restore(self, moment: Moment, effect: Any) -> None:
+    def restore(self, context: CallContext, effect: Any) -> None:
         """Make the change again: the step is being skipped."""
         raise NotImplementedError
 
-    def repeat(self, moment: Moment, effect: Any) -> None:
+    def repeat(self, context: CallContext, effect: Any) -> None:
         """The step is skipped again in the scope in which it ran or was skipped. The change is made again, as the step would.
 
         Kinds that others change, too, must not undo what these did since: they make nothing again, and only let the steps
         around the skipped one know.
         """
-        self.restore(moment, effect)
+        self.restore(context, effect)
 
-    def failed(self, moment: Moment, note: Any) -> None:
+    def failed(self, context: CallContext, note: Any) -> None:
         """The step raised. Nothing to do for most kinds."""

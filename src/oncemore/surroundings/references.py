@@ -21,7 +21,7 @@ from ..errors import CodecError
 from ..identity.values import Digests
 from ..identity.values.inert import category
 from ..modules import loaded
-from .mutable_types import ATOMS, DELTAS, FILLED, Updated, inside, noted_inside, role, way
+from .mutable_types import ATOMS, DELTAS, FILLED, Updated, inside, mutator, noted_inside, role
 
 # The way from a root to an object, whatever else the root has come to hold: names, and which container is made if it is missing.
 Path = tuple[tuple[str, Any, Any], ...]
@@ -87,7 +87,7 @@ class Note(NamedTuple):
         for i, obj in self.walk.once():
             if self.walk.opaque and id(obj) in self.walk.opaque:
                 continue
-            how, then = way(type(obj)), self.before[i]
+            how, then = mutator(type(obj)), self.before[i]
             if how is None or then is None or type(then) is bytes:
                 holds = now.get(obj)
                 if holds != then:
@@ -145,11 +145,11 @@ class Roots:
             for i, obj in enumerate(self._walks[place].found):
                 name = (*place, i)
                 known = self._names.setdefault(id(obj), name)
-                again = known is not name and way(type(obj)) is not None  # the others may be shared in any way
+                again = known is not name and mutator(type(obj)) is not None  # the others may be shared in any way
                 shape.append(repr(known) if again else category(type(obj)) or type(obj).__qualname__)
             self._shapes[place] = _shape(shape)
 
-    def meet(self, listed: Iterable[tuple[str, str, str]], kinds: Collection[str]) -> None:
+    def match(self, listed: Iterable[tuple[str, str, str]], kinds: Collection[str]) -> None:
         """Learn the roots in the order in which they were named then. CodecError if they lead elsewhere now."""
         for kind, name, shape in listed:
             if kind in kinds:
@@ -247,7 +247,7 @@ class Roots:
             if type(obj) is dict or type(obj) is list:  # most objects are: what their ways note, in one go
                 before[i] = obj.copy()
                 continue
-            how = way(type(obj))
+            how = mutator(type(obj))
             single = how is None or how.heavy or not how.can(obj)
             before[i] = digests.get(obj) if single or how is None else how.note(obj)
         note = self.notes[kind, name] = Note(value, walk, before, digests.get(value) if whole else None)
@@ -283,7 +283,7 @@ class Roots:
             if place is None:
                 continue
             self.recorded.add(id(obj))
-            how = way(type(obj))
+            how = mutator(type(obj))
             rigid = how is not None and not how.heavy and type(note.before[i]) is bytes  # it could not be noted
             if how is None or rigid or not how.can(obj):
                 raise CodecError(
@@ -303,8 +303,8 @@ class Roots:
         """The arguments' objects that a value leads to, with their contents."""
         self._give_names()
         named = (obj for _, obj in walk_from(value).once() if self._names.get(id(obj), ("",))[0] == "argument")
-        ways = ((obj, way(type(obj))) for obj in named)
-        return [(obj, how.content(obj)) for obj, how in ways if how is not None and how.can(obj)]
+        mutators = ((obj, mutator(type(obj))) for obj in named)
+        return [(obj, how.content(obj)) for obj, how in mutators if how is not None and how.can(obj)]
 
     def leads(self, kind: str, name: str, place: int | Path) -> bool:
         """Whether an object is there under a root that can be given its content."""
@@ -338,7 +338,7 @@ class Roots:
     def changeable(self, obj: Any) -> Name | View | None:
         """The name of an object whose content `contents` has, or of the part of an array's memory that it shows."""
         self._give_names()
-        how = way(type(obj))
+        how = mutator(type(obj))
         if how is None or not how.can(obj):
             return None
         found, layout = self._names.get(id(obj)), None
@@ -348,8 +348,8 @@ class Roots:
 
 
 def _contents(walk: Walk) -> dict[int, Any]:
-    ways = ((i, obj, way(type(obj))) for i, obj in walk.once())
-    return {i: how.content(obj) for i, obj, how in ways if how is not None and how.can(obj)}
+    mutators = ((i, obj, mutator(type(obj))) for i, obj in walk.once())
+    return {i: how.content(obj) for i, obj, how in mutators if how is not None and how.can(obj)}
 
 
 class Frozen:
@@ -369,7 +369,7 @@ def walk_from(root: Any, opaque: Collection[int] = (), most: int = sys.maxsize) 
     """Every object reachable from `root` that can be changed, or may be, or is a tool such as a lock; level by level, and not
     through those in `opaque`. About so many at the most, and so many elements of each."""
     found: list[Any] = []
-    passed: dict[int, Any] = {}  # what leads further; kept, because an id counts only while its object is there
+    seen: dict[int, Any] = {}  # what leads further; kept, because an id counts only while its object is there
     level = [root] if type(root) not in ATOMS else []
     while level and len(found) < most:
         below: list[Any] = []
@@ -396,8 +396,8 @@ def walk_from(root: Any, opaque: Collection[int] = (), most: int = sys.maxsize) 
                 inside = [child for child in islice(what.children(obj), most) if type(child) not in ATOMS]
             else:
                 continue
-            if inside and id(obj) not in passed:
-                passed[id(obj)] = obj
+            if inside and id(obj) not in seen:
+                seen[id(obj)] = obj
                 below += inside
         level = below
     return Walk(found, opaque)
@@ -482,7 +482,7 @@ def size_of(value: Any, most: int) -> int:
 
 def assign(obj: Any, content: Any) -> None:
     """Give an object this content, in place."""
-    how = way(type(obj))
+    how = mutator(type(obj))
     assert how is not None, f"{type(obj)} had a way to be changed when it was recorded"
     if isinstance(content, DELTAS):
         content.apply(obj)

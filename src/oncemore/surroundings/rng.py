@@ -15,7 +15,7 @@ from typing import Any
 
 from ..identity.values import digest, identity
 from ..modules import loaded
-from . import Moment, Surrounding
+from . import CallContext, Surrounding
 from .mutable_types import same_state
 
 _BESIDE = "~"  # before the name of a generator that was read by a step beside others: as it was before they all began
@@ -25,31 +25,31 @@ class Generators(Surrounding):
     name = "random"
     per_item = True
 
-    def before(self, moment: Moment) -> dict[str, Any]:
-        note, member = states(), moment.member
+    def before(self, context: CallContext) -> dict[str, Any]:
+        note, member = states(), context.member
         if member is not None and not member.group.generators:
             member.group.generators = note
-        if moment.first:
-            moment.begun = note
+        if context.first:
+            context.begun = note
         return note
 
-    def after(self, moment: Moment, note: dict[str, Any]) -> dict[str, Any] | None:
+    def after(self, context: CallContext, note: dict[str, Any]) -> dict[str, Any] | None:
         # a library that was loaded by the step itself counts as changed: its generator is where the step left it
-        with moment.run.group.lock:  # of two steps side by side, the later one has the later state
-            now, ended = states(), moment.run.concurrent.stamp()
+        with context.run.group.lock:  # of two steps side by side, the later one has the later state
+            now, ended = states(), context.run.concurrent.stamp()
         found = {name: state for name, state in now.items() if name not in note or not same_state(state, note[name])}
-        if not found or moment.run.joined:
+        if not found or context.run.joined:
             return found or None
-        epochs, member = moment.run.beside.epochs, moment.member
+        epochs, member = context.run.beside.epochs, context.member
         if member is not None and member.shares:
             first = {**note, **member.group.generators}
             for name in found.keys() & first.keys():
                 [then] = epochs.first([(f"random:{name}", state_digest(first[name]))], busy=True)
-                moment.reads[f"random:{_BESIDE}{name}"] = then.hex()
+                context.reads[f"random:{_BESIDE}{name}"] = then.hex()
             found[_BESIDE] = ended
         else:  # also where a generator function draws after its first items: it is looked up before them
-            begun = {f"random:{name}": moment.begun[name] for name in found if name in moment.begun}
-            moment.reads.update({read: state_digest(state).hex() for read, state in begun.items()})
+            begun = {f"random:{name}": context.begun[name] for name in found if name in context.begun}
+            context.reads.update({read: state_digest(state).hex() for read, state in begun.items()})
         epochs.leave((f"random:{name}", state_digest(now[name])) for name in found if name != _BESIDE)
         return found
 
@@ -72,8 +72,8 @@ class Generators(Surrounding):
     def change(self, name: str) -> str:
         return f"{self.label(name)} was seeded differently"
 
-    def restore(self, moment: Moment | None, effect: dict[str, Any]) -> None:
-        run: Any = None if moment is None else moment.run
+    def restore(self, context: CallContext | None, effect: dict[str, Any]) -> None:
+        run: Any = None if context is None else context.run
         ended = effect.get(_BESIDE)
         if ended is not None and run is not None:
             if ended < run.concurrent.ended:
@@ -88,7 +88,7 @@ class Generators(Surrounding):
             if run is not None:
                 run.beside.epochs.leave([(f"random:{name}", state_digest(state))])
 
-    def repeat(self, moment: Moment, effect: dict[str, Any]) -> None:
+    def repeat(self, context: CallContext, effect: dict[str, Any]) -> None:
         """Others have drawn since: nothing is wound back."""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import CodecError
 from ..identity.display import Part
 from ..identity.values import identity
-from . import Early, Moment, Surrounding
+from . import Before, CallContext, Surrounding
 from .references import Frozen, Note, assign, size_of, walk_from
 from .state import ABSENT, KEYS, SURE, UNKNOWN, State, label, names_digest, watches
 
@@ -24,9 +24,9 @@ _MOST = 500  # objects and items in the state that are looked through before a s
 class Watch:
     """What one running step does to the state."""
 
-    def __init__(self, moment: Moment) -> None:
-        self.moment = moment
-        self.state: State = moment.run.state
+    def __init__(self, context: CallContext) -> None:
+        self.context = context
+        self.state: State = context.run.state
         self._bound: dict[str, Any] = {}  # what each touched key was bound to before
         self._notes: dict[str, Note] = {}  # and the content of that
         self._ahead: dict[str, Note] = {}  # the same of keys that could be changed before the step touched them
@@ -42,10 +42,10 @@ class Watch:
         self._trouble = ""
         self._holders: dict[int, list[str]] | None = None  # the keys that lead to an object
         self._large: set[str] = set()  # keys that may lead to any
-        if moment.options["mutates"] and self.state._values:
-            self._look_ahead(moment.roots.known)
-        before = [read.partition(":")[2] for read in moment.reads if read.startswith("state:")]
-        for key in (*before, *sorted(moment.sets)):  # a generator that goes on
+        if context.options["mutates"] and self.state._values:
+            self._look_ahead(context.roots.known)
+        before = [read.partition(":")[2] for read in context.reads if read.startswith("state:")]
+        for key in (*before, *sorted(context.sets)):  # a generator that goes on
             if key != KEYS and key in self.state._values:
                 self._look(key)
 
@@ -54,17 +54,17 @@ class Watch:
         if key in self._own:
             return
         if cause is not self:
-            cause._caused.append((self, partial(self._unbind, key, key in self.moment.sets)))
+            cause._caused.append((self, partial(self._unbind, key, key in self.context.sets)))
         self._bound.setdefault(key, self.state._values.get(key, _NOTHING))
-        self.moment.existed.setdefault(key, key in self.state._values)
+        self.context.existed.setdefault(key, key in self.state._values)
         self._own[key] = None
-        self.moment.sets.add(key)
+        self.context.sets.add(key)
 
     def _unbind(self, key: str, was_set: bool) -> None:
         """A step inside this one set the key, and failed."""
         self._own.pop(key, None)
         if not was_set:
-            self.moment.sets.discard(key)
+            self.context.sets.discard(key)
         if key not in self._notes:
             self._bound.pop(key, None)
 
@@ -77,21 +77,21 @@ class Watch:
 
     def read(self, key: str) -> None:
         """The step looks at the key: from now on it may change the value in place, too."""
-        if f"state:{key}" in self.moment.reads or (key in self._bound and key != KEYS) or key in self.moment.sets:
+        if f"state:{key}" in self.context.reads or (key in self._bound and key != KEYS) or key in self.context.sets:
             return  # known, or the step's own: what it set itself is nothing it depends on
         part = self._before(key)
-        self.moment.reads[f"state:{key}"], self.moment.shown[label(key)] = part.digest, part.shown
+        self.context.reads[f"state:{key}"], self.context.shown[label(key)] = part.digest, part.shown
         if part.digest == UNKNOWN:
             self._trouble = f"state[{key!r}] is a {type(self._bound[key]).__name__}, which has no stable identity"
 
     def _look(self, key: str) -> None:
         value = self._bound[key] = self.state._values.get(key, _NOTHING)
-        self.moment.existed.setdefault(key, value is not _NOTHING)
+        self.context.existed.setdefault(key, value is not _NOTHING)
         if value is _NOTHING:
             return
         late = self._changed_before(key, value)
         note = self._notes[key] = self._ahead.get(key) or self._note(key)
-        self.moment.roots.add("state", key, note.walk)
+        self.context.roots.add("state", key, note.walk)
         if late is not None:
             self._trouble = (
                 f"{late} shares an object with {label(key)}, and was changed before the step looked at {label(key)}. "
@@ -102,7 +102,7 @@ class Watch:
         self._look_ahead(id(obj) for obj in note.walk.found)
 
     def _note(self, key: str) -> Note:
-        note = self.moment.roots.note("state", key, whole=True)
+        note = self.context.roots.note("state", key, whole=True)
         try:
             self._frozen[key] = Frozen(note.walk)
         except CodecError as error:
@@ -117,22 +117,24 @@ class Watch:
             for key in self._holders.get(obj, ()):
                 if key not in self._notes and key not in self._ahead and key not in self._own:
                     note = self._ahead[key] = self._note(key)
-                    early = self.moment.early.get(key)
-                    if early is None or early.left != note.whole:  # new, or changed by a generator's consumer
-                        self.moment.early[key] = Early(note.value, self._part(key, note), note.whole)
+                    before_step = self.context.before_step.get(key)
+                    if (
+                        before_step is None or before_step.left != note.whole
+                    ):  # new, or changed by a generator's consumer
+                        self.context.before_step[key] = Before(note.value, self._part(key, note), note.whole)
 
     def _changed_before(self, key: str, value: Any) -> str | None:
         """What the step has changed by another name of a large value that it touches only now."""
-        if key not in self._large or key in self._notes or not self.moment.options["mutates"]:
+        if key not in self._large or key in self._notes or not self.context.options["mutates"]:
             return None
-        return self.moment.roots.changed_in(walk_from(value))
+        return self.context.roots.changed_in(walk_from(value))
 
     def _find_holders(self) -> dict[int, list[str]]:
         """What values lead to, as long as that is little: a step does not pay for a large state that it leaves alone."""
         holders: dict[int, list[str]] = {}
         room = _MOST
         for key, value in list(self.state._values.items()):
-            size = 0 if self.moment.per_item else size_of(value, room)
+            size = 0 if self.context.per_item else size_of(value, room)
             if size > room:
                 self._large.add(key)
                 room //= 2  # counting takes time, too
@@ -152,22 +154,22 @@ class Watch:
         self._look(key)
         if key not in self._notes:
             return Part(ABSENT, shown=ABSENT)
-        return self.moment.early[key].part if key in self._ahead else self._part(key, self._notes[key])
+        return self.context.before_step[key].part if key in self._ahead else self._part(key, self._notes[key])
 
     def _names_before(self) -> str:
         """What identifies the list of keys, as it was when the step began."""
-        existed = self.moment.existed
+        existed = self.context.existed
         known = {key for key in self.state._values if existed.get(key, True)}
         return names_digest(known | {key for key, was in existed.items() if was})
 
     def effect(self) -> dict[str, Any] | None:
         if self._trouble:
             raise CodecError(f"run.state holds something that cannot be kept: {self._trouble}")
-        if not (self._bound or self._own or self.moment.per_item):
+        if not (self._bound or self._own or self.context.per_item):
             return None  # the step left the state alone
-        now, roots = self.state._values, self.moment.roots
+        now, roots = self.state._values, self.context.roots
         found: dict[str, Any] = {"changed": {}, "deleted": [], "set": {}, "shared": []}
-        if self.moment.per_item:
+        if self.context.per_item:
             found["shared"] = self._shared()
             self._hand_out()
         for key, was in self._bound.items():
@@ -185,17 +187,17 @@ class Watch:
     def _shared(self) -> list[tuple[Any, Any]]:
         """A generator's arguments are kept at its end; what the state has come to hold of them is state, and kept now."""
         found: list[tuple[Any, Any]] = []
-        changed = self.moment.roots and self.moment.options["mutates"]
+        changed = self.context.roots and self.context.options["mutates"]
         for key, value in list(self.state._values.items()) if changed else ():
             note = self._ahead.get(key) or self._notes.get(key)
             if note is None or note.value is not value or any(note.changed()):
-                found += self.moment.roots.arguments_in(value)
+                found += self.context.roots.arguments_in(value)
         return found
 
     def _hand_out(self) -> None:
         """The generator has yielded: what its consumer changes from now on is not its own doing."""
-        for early in self.moment.early.values():
-            early.left = identity(early.value)
+        for before_step in self.context.before_step.values():
+            before_step.left = identity(before_step.value)
 
     def undo(self) -> None:
         """Put everything back as it was before a step that failed."""
@@ -222,15 +224,15 @@ class StateKind(Surrounding):
     name = "state"
     per_item = True
 
-    def before(self, moment: Moment) -> Any:
-        watch = Watch(moment)
+    def before(self, context: CallContext) -> Any:
+        watch = Watch(context)
         return watch, watches.set((*watches.get(), watch))
 
-    def after(self, moment: Moment, note: Any) -> dict[str, Any] | None:
+    def after(self, context: CallContext, note: Any) -> dict[str, Any] | None:
         watch, token = note
         watches.reset(token)
         if watches.get():
-            for around in moment.run.state._watching()[-1:]:
+            for around in context.run.state._watching()[-1:]:
                 watch.hand_over(around)
         effect: dict[str, Any] | None = watch.effect()
         return effect
@@ -249,23 +251,23 @@ class StateKind(Surrounding):
     def depend(self, run: Any, name: str) -> None:
         run.state._touch(name)
 
-    def restore(self, moment: Moment, effect: dict[str, Any]) -> None:
-        state: State = moment.run.state
+    def restore(self, context: CallContext, effect: dict[str, Any]) -> None:
+        state: State = context.run.state
         for key, contents in effect["changed"].items():
             state[key]  # a step around us has now looked at it, too
-            moment.roots.assign("state", key, contents)
+            context.roots.assign("state", key, contents)
         for obj, content in effect.get("shared", ()):
             assign(obj, content)
         for key in effect["deleted"]:
             state.pop(key, None)
         state.update(effect["set"])
 
-    def failed(self, moment: Moment, note: Any) -> None:
+    def failed(self, context: CallContext, note: Any) -> None:
         watch, token = note
         watches.reset(token)
         watch.undo()
 
 
-def around(moment: Moment) -> Moment | None:
+def around(context: CallContext) -> CallContext | None:
     """The step that is being computed around the one that has been completed or skipped."""
-    return next((watch.moment for watch in reversed(watches.get()) if watch.moment is not moment), None)
+    return next((watch.context for watch in reversed(watches.get()) if watch.context is not context), None)

@@ -24,7 +24,7 @@ from ..identity.code.lazy import filled
 from ..identity.code.statements import GENERATORS, Statement, binding, makes_generator, unseeded_by
 from ..identity.values import digest
 from ..modules import canonical_name, is_project_module, loaded, module_of
-from .mutable_types import way
+from .mutable_types import mutator
 from .references import walk_from
 from .rng import Generators, state_digest, states
 
@@ -170,7 +170,7 @@ def _of_modules(*, seeded: bool = False) -> Handles:
             if not found or not (seeded or (statement and (statement.unseeded or _made_by(inside, statement)))):
                 continue
             for i, each in enumerate(found):
-                how = way(type(each))
+                how = mutator(type(each))
                 if how is not None:
                     known.add(id(each))
                     # one that is made by another statement now is another generator
@@ -186,19 +186,19 @@ def _made_by(objects: list[Any], statement: Statement) -> bool:
     """
     call = next((each for each in ast.walk(ast.parse(statement.text)) if isinstance(each, ast.Call)), None)
     plain = call is not None and not call.args and all(each.arg is not None for each in call.keywords)
-    said = {each.arg for each in call.keywords} if call is not None else set()
+    given = {each.arg for each in call.keywords} if call is not None else set()
     found = False
     for kind in {type(each): None for each in objects}:
         for field in getattr(kind, "__dataclass_fields__", {}).values():
             if getattr(field.default_factory, "__name__", "") in GENERATORS:
-                if kind is not type(objects[0]) or not plain or field.name in said:
+                if kind is not type(objects[0]) or not plain or field.name in given:
                     return False
                 found = True
         for each in filled(kind):
             made = [call for call in ast.walk(each.value) if makes_generator(call)]
             for names in map(unseeded_by, made):
                 known = plain and kind is type(objects[0]) and each.method == "__init__"
-                if names is None or (names and not (known and names <= each.defaults and not names & said)):
+                if names is None or (names and not (known and names <= each.defaults and not names & given)):
                     return False
                 found = True
     return found

@@ -14,8 +14,8 @@ from ...errors import FingerprintError
 from ...modules import is_project_file, is_project_module, module_of, name_of_namespace
 from .. import library_settings
 from ..display import Part, is_secret, masked, short
-from ..values.builtin_types import WHOLE, Parts, home
-from .descriptions import held_by, home_of, space_of, without_step
+from ..values.builtin_types import WHOLE, Parts, canonical_module
+from .descriptions import held_by, namespace_of, space_of, without_step
 from .syntax import class_text, hashed, own
 from .walk import Record, Walk, active, answering
 
@@ -167,7 +167,7 @@ def _standing(unit: Any) -> Code:
     known = _lasting.get(id(unit))
     if known is None or known.root is not unit:
         known = Code(unit)
-        if isinstance(unit, ModuleType) or home_of(unit) is not None:
+        if isinstance(unit, ModuleType) or namespace_of(unit) is not None:
             _lasting[id(unit)] = known
     return known
 
@@ -183,38 +183,38 @@ def _identity_of(unit: FunctionType | type) -> bytes:
         return hashed(kind, unit.__qualname__)
     if walk is not None:
         return hashed(kind, *own_name, walk.in_value(unit))
-    return hashed(kind, *own_name, _meet(unit))
+    return hashed(kind, *own_name, _look_up(unit))
 
 
-def _meet(unit: FunctionType | type | ModuleType) -> bytes:
-    code, asked = _standing(unit), met.get()
+def _look_up(unit: FunctionType | type | ModuleType) -> bytes:
+    code, listed = _standing(unit), met.get()
     found = code.digest()
-    if asked is not None:
-        asked[id(unit)] = unit, code.look()
+    if listed is not None:
+        listed[id(unit)] = unit, code.look()
     return found
 
 
 def _class(kind: type) -> Parts:
     if kind.__flags__ & _HEAP_TYPE and is_project_module(module_of(kind)):
         return Parts("project class", [_identity_of(kind)])
-    return Parts("class", [home(kind.__module__), kind.__qualname__])
+    return Parts("class", [canonical_module(kind.__module__), kind.__qualname__])
 
 
 def _function(function: FunctionType) -> Parts:
     named = function.__closure__ is None and "<" not in function.__qualname__
     if named and not is_project_file(function.__code__.co_filename):
-        return Parts("library function", [home(function.__module__), function.__qualname__])
+        return Parts("library function", [canonical_module(function.__module__), function.__qualname__])
     return Parts("function", [_identity_of(function)])
 
 
 def _module(module: ModuleType) -> Parts:
     if not is_project_module(module.__name__):
-        return Parts("module", [home(module.__name__)])
+        return Parts("module", [canonical_module(module.__name__)])
     walk = active.get()
     if by_name.get():
-        return Parts("module", [home(module.__name__)])
-    found = _meet(module) if walk is None else walk.module(module)
-    return Parts("project module", [home(module.__name__), found])
+        return Parts("module", [canonical_module(module.__name__)])
+    found = _look_up(module) if walk is None else walk.module(module)
+    return Parts("project module", [canonical_module(module.__name__), found])
 
 
 def _holder(value: Any) -> Parts:

@@ -57,7 +57,7 @@ def class_pieces(walk: Walk, klass: type) -> Iterator[bytes | str]:
         yield "slots"
     if klass in copyreg.dispatch_table:
         yield walk.describe(copyreg.dispatch_table[klass])
-    yield from _told(walk, klass)
+    yield from _declared(walk, klass)
     made_elsewhere = is_foreign_made(klass)
     for name, value in sorted(klass.__dict__.items()):
         if name in _VOLATILE or name.startswith("__pydantic_") or _is_generated(klass, name, value):
@@ -133,13 +133,13 @@ def _counts_in_enum(klass: type, name: str, value: object) -> bool:
     return _is_project_function(value) or not name.startswith("_")
 
 
-def _told(walk: Walk, klass: type) -> Iterator[bytes | str]:
+def _declared(walk: Walk, klass: type) -> Iterator[bytes | str]:
     """What the class's generator was told."""
     known: Any = klass.__dict__
     if "__dataclass_fields__" in known:
-        told = known.get("__dataclass_params__")
-        yield "".join(f"{name}={getattr(told, name, None)} " for name in ("init", "repr", "eq", "order", "frozen"))
-        yield str(getattr(told, "unsafe_hash", None))
+        params = known.get("__dataclass_params__")
+        yield "".join(f"{name}={getattr(params, name, None)} " for name in ("init", "repr", "eq", "order", "frozen"))
+        yield str(getattr(params, "unsafe_hash", None))
         for field in known["__dataclass_fields__"].values():
             yield from (field.name, str(field._field_type), str(field.init), str(field.compare), str(field.hash))
             yield from (str(field.kw_only is True), str(field.repr))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ...modules import is_project_file, is_project_module, module_of
 from ..values import digest
-from ..values.builtin_types import home
+from ..values.builtin_types import canonical_module
 from ..values.inert import INERT
 from .bytecode_reads import rebinds
 from .data import ABSENT, Slot, in_cell, in_context
@@ -140,8 +140,8 @@ def without_step(value: Any) -> Any:
 
 def step_part(walk: Walk, value: Any) -> bytes:
     """What a step says about its code besides the code."""
-    said = getattr(value, "__checkpoint_code__", None) if module_of(type(value)).startswith("oncemore.") else None
-    return b"" if said is None else digest(said)
+    declared = getattr(value, "__checkpoint_code__", None) if module_of(type(value)).startswith("oncemore.") else None
+    return b"" if declared is None else digest(declared)
 
 
 # --- what holds functions where Python cannot look ------------------------------------------------------------------
@@ -262,7 +262,7 @@ def _of_worker(space: dict[str, Any]) -> dict[str, Any]:
     return space
 
 
-def home_of(unit: FunctionType | type) -> dict[str, Any] | None:
+def namespace_of(unit: FunctionType | type) -> dict[str, Any] | None:
     """The namespace in which the unit stands under its own name."""
     if "<" in unit.__qualname__ or (isinstance(unit, FunctionType) and "." in unit.__qualname__):
         return None  # methods are described in their classes
@@ -347,7 +347,9 @@ def names_of(named: Any) -> tuple[str, str]:
     """The module and the name of a library's function or class: where its code stands, whatever it wraps."""
     if type(named) is not FunctionType:
         module = getattr(named, "__module__", None) or getattr(named, "__objclass__", type(named)).__module__
-        return home(module), str(getattr(named, "__qualname__", None) or _name(named) or type(named).__qualname__)
+        return canonical_module(module), str(
+            getattr(named, "__qualname__", None) or _name(named) or type(named).__qualname__
+        )
     code, space = named.__code__, named.__globals__
     name = getattr(code, "co_qualname", None)
     if name is None:  # before Python 3.11, a function inside another doesn't know its full name

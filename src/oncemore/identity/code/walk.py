@@ -244,12 +244,12 @@ class Walk:
         """Code that is not the project's: its name counts."""
         module, name = descriptions.names_of(named)
         self.foreign.add(module.partition(".")[0])
-        self._meet(module, name)
+        self._note_reader(module, name)
         if isinstance(named, type) and module != "builtins":
             self._library_classes[id(named)] = named
         return hashed("foreign", kind, module, name, descriptions.binary_of(module))
 
-    def _meet(self, module: str, name: str) -> None:
+    def _note_reader(self, module: str, name: str) -> None:
         """A library's function or class that the code uses: some read what is of no account otherwise."""
         for known in (f"{module}.{name}", module, module.partition(".")[0]):
             if known in _READERS:
@@ -364,12 +364,12 @@ class Walk:
 
     def _by_place(self, unit: Unit) -> bytes | None:
         """A reference to the unit's own place, if it has one."""
-        home = descriptions.home_of(unit)
-        if home is None:
+        namespace = descriptions.namespace_of(unit)
+        if namespace is None:
             return None
         if self._deep:
-            self.visit(home, unit.__qualname__)
-        return hashed("at", self.label(home), unit.__qualname__)
+            self.visit(namespace, unit.__qualname__)
+        return hashed("at", self.label(namespace), unit.__qualname__)
 
     # --- places ----------------------------------------------------------------------------------------------------
 
@@ -407,7 +407,7 @@ class Walk:
             bare is not self._root
             and descriptions.is_project_unit(bare)
             and bare.__qualname__ == name
-            and descriptions.home_of(bare) is space
+            and descriptions.namespace_of(bare) is space
         ):
             kind = "class" if isinstance(bare, type) else "helper"
             shown = name if space is self._root_space else f"{label}.{name}"
@@ -431,7 +431,7 @@ class Walk:
         else:
             self.record(part, lambda: self._in_project(value, slot, space) or self.describe(value), value)
         self._slot = None
-        self._meet(module_of(type(value)), type(value).__qualname__)
+        self._note_reader(module_of(type(value)), type(value).__qualname__)
         if "modules" in self._aware:
             self._texts.update((str(space.get("__package__") or ""), text) for text in _texts_in(value))
         if part in self.data:
@@ -556,7 +556,7 @@ class Walk:
                 self.visit(vars(module), name)
             elif isinstance(member, (FunctionType, type, BuiltinFunctionType)):
                 self.watch.name(vars(module), name, member)
-                self._meet(*descriptions.names_of(member))
+                self._note_reader(*descriptions.names_of(member))
             return
 
     def _patched(self) -> None:

@@ -255,7 +255,7 @@ class Digests:
                         path[-1].found[path[-1].at] = left
         except BaseException as error:
             holder = _holder(path)
-            where = "".join(node.parts.way_to(node.at) for node in (path if holder is None else path[:holder]))
+            where = "".join(node.parts.path_to(node.at) for node in (path if holder is None else path[:holder]))
             kind = None if holder is None else name_of(type(path[holder].value))
             for node in (*path, *self._waiting):  # nothing is known of them
                 memo.pop(id(node.value), None)

@@ -42,7 +42,7 @@ class Parts(NamedTuple):
         """Where the columns of a table stand: last, and the first part says how many they are."""
         return range(len(self.children) - self.children[0], len(self.children))
 
-    def way_to(self, at: int) -> str:
+    def path_to(self, at: int) -> str:
         """How an error writes the way to a part."""
         before = self.children[at - 1] if at > 0 else None
         if self.by == "index":
@@ -72,7 +72,7 @@ def refuse(value: object) -> Parts:
     raise FingerprintError(name_of(type(value)))
 
 
-def home(module: object) -> str:
+def canonical_module(module: object) -> str:
     """The name of the module that something lives in, the same in every process and on every Python."""
     name = canonical_name(str(module))
     return _MOVED.get(name, name)
@@ -242,7 +242,7 @@ def _sentinel(value: object) -> Parts:
         space = getattr(sys.modules[module], "__dict__", None) or {}
         for name, kept in list(space.items()):
             if kept is value:
-                return Parts("sentinel", [home(module), name])
+                return Parts("sentinel", [canonical_module(module), name])
     return refuse(value)
 
 
@@ -295,7 +295,7 @@ WHOLE: dict[str, Describe] = {
     "builtins.property": lambda v: Parts("property", [type(v), v.fget, v.fset, v.fdel]),
     "builtins.staticmethod": lambda v: Parts("staticmethod", [v.__func__]),
     "builtins.classmethod": lambda v: Parts("classmethod", [v.__func__]),
-    "builtins.module": lambda v: Parts("module", [home(v.__name__)]),
+    "builtins.module": lambda v: Parts("module", [canonical_module(v.__name__)]),
     "builtins.BaseException": _exception,
     "functools.partial": _partial,
     "functools._lru_cache_wrapper": lambda v: Parts("lru_cache", [v.__wrapped__, v.cache_parameters()]),

@@ -12,7 +12,7 @@ from ...errors import FingerprintError, UsageError
 from ...modules import is_project_module, module_of, of_class
 from . import arrays, builtin_types, tables
 from . import opaque as opaque  # it adds to the kinds
-from .builtin_types import Describe, Parts, attributes, home, layout_of, name_of, refuse
+from .builtin_types import Describe, Parts, attributes, canonical_module, layout_of, name_of, refuse
 from .inert import category
 
 _LIBRARIES = {
@@ -102,7 +102,7 @@ def _identified_by(function: Callable[[Any], object]) -> Describe:
 
 
 def _with_content(kind: type, base: type, content: builtin_types.Content) -> Describe:
-    tag = f"{home(base.__module__)}.{base.__qualname__}"
+    tag = f"{canonical_module(base.__module__)}.{base.__qualname__}"
     if kind is base:
         return lambda value: Parts(tag, content(value))
     state = _state(kind, kind.__mro__[: kind.__mro__.index(base)])
@@ -191,7 +191,7 @@ def _by_reduce(value: Any) -> Parts:
     except Exception as error:
         raise FingerprintError(name_of(kind)) from error
     if isinstance(reduced, str):
-        return Parts("global", [home(getattr(value, "__module__", None) or module_of(kind)), reduced])
+        return Parts("global", [canonical_module(getattr(value, "__module__", None) or module_of(kind)), reduced])
     function, args, *more = reduced
     state, items, pairs, setter = (*more, None, None, None, None)[:4]
     children = [kind, function, args, items and list(items), pairs and list(pairs), setter]

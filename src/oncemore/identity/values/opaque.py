@@ -57,11 +57,11 @@ def _configured(mock: Any, seen: set[int]) -> list[Any] | None:
     seen.add(id(mock))
     space, default = vars(mock), sys.modules["unittest.mock"].DEFAULT
     found: list[Any] = []
-    said = {"return_value": space.get("_mock_return_value"), "side_effect": space.get("_mock_side_effect")}
-    said |= {name: each for name, each in sorted(space.get("_mock_children", {}).items()) if is_mock(type(each))}
+    configured = {"return_value": space.get("_mock_return_value"), "side_effect": space.get("_mock_side_effect")}
+    configured |= {name: each for name, each in sorted(space.get("_mock_children", {}).items()) if is_mock(type(each))}
     hidden = ("_mock_", "_spec_", "method_calls")
-    said |= {name: each for name, each in sorted(space.items()) if not name.startswith(hidden)}
-    for name, each in said.items():
+    configured |= {name: each for name, each in sorted(space.items()) if not name.startswith(hidden)}
+    for name, each in configured.items():
         if is_mock(type(each)):
             each = _configured(each, seen)
         if each is not None and each is not default:
