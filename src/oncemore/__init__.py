@@ -3,7 +3,6 @@
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
-from .current import current_run
 from .errors import (
     CheckpointWarning,
     CodecError,
@@ -25,7 +24,7 @@ from .identity import Fingerprint, register_identity
 from .loops import Failure, Results
 from .node import idempotency_key
 from .reasons import Change, Explanation
-from .run import Run
+from .run import Run, current_run
 from .scope import checkpoint_scope
 from .step import Step, checkpointed, memoized
 from .stores import Store, open_store

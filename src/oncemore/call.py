@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from . import current, effects_once, generators, joining
 from .blobs import keeping
 from .codec import Decoded, loads
-from .current import current_run, run_here
+from .current import current_session, session_here
 from .dry_run import called_plainly
 from .durations import seconds
 from .entries import Lookup, RunEntries
@@ -29,7 +29,7 @@ from .node import ASKED, GONE, LEFT_OUT, NEW, CheckpointData, Node, inside, step
 from .overlap import Member
 from .reasons import Dependencies, Explanation, Reason, compare
 from .records import Reference
-from .run import Run
+from .session import Session
 from .stores import Bytes
 from .surroundings import CallContext, Watcher, depend, digest_of, inputs, obstacles, repeated, restore, verifying
 from .surroundings.globals import InOrder
@@ -66,7 +66,7 @@ class Call:
 
     def __init__(
         self,
-        run: Run,
+        run: Session,
         entries: RunEntries,
         node: Node,
         args: tuple[Any, ...],
@@ -149,7 +149,7 @@ class Definition:
         if self.once and self.yields:
             raise UsageError(f"step {self.name}: effect='once' is for steps that return, not for generators")
 
-    def call(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool = False) -> Any:
+    def call(self, run: Session, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool = False) -> Any:
         """A call: the value, or what awaits it, or what yields its items. `fresh` runs it whatever is kept."""
         if self.yields:
             body = self.function(*args, **kwargs)  # nothing of it runs yet
@@ -163,7 +163,7 @@ class Definition:
 
     # -- the path of one call
 
-    def path(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool = False) -> Path[Any]:
+    def path(self, run: Session, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool = False) -> Path[Any]:
         """The value of a call: recalled, or computed and recorded."""
         call = self.identify(run, args, kwargs)
         if call is None or call.recursive:
@@ -191,7 +191,7 @@ class Definition:
             for held in leases:
                 held.release()
 
-    def ahead(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Path[Ahead | None]:
+    def ahead(self, run: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Path[Ahead | None]:
         """What is kept of a call that is about to be made, if anything is: to be skipped when its turn comes."""
         call = self.identify(run, args, kwargs)
         found = _NOTHING
@@ -215,7 +215,7 @@ class Definition:
         self.give_back(call)
         return False
 
-    def may_skip(self, run: Run) -> bool:
+    def may_skip(self, run: Session) -> bool:
         """Whether anything can be kept of its calls."""
         return run.resumed or self.share or run.entries.has_aliases or self.name in run.ran or self.name in run.reused
 
@@ -273,7 +273,7 @@ class Definition:
         begin = functools.partial(effects_once.begin, call.entries, node, call.intent, requested=why.text in ASKED)
         settled = (yield Blocking(begin)) if self.once else None
         member = run.beside.enter()
-        here, leave = current.enter(run if run.id else current_run()), inside(node)
+        here, leave = current.enter(run if run.id else current_session()), inside(node)
         try:
             watcher = Watcher(self.context(call, runs=True, member=member))
             begun, started = run.begin(node), time.perf_counter()
@@ -320,7 +320,7 @@ class Definition:
         if member.overlapped and (effects or member.needs):
             kept.meta["ended"] = member.ended or run.concurrent.stamp()
         run.concurrent.parted.discard(node.key)
-        yield Blocking(functools.partial(run.record, node, kept, reason=why, seconds=took))
+        yield Blocking(functools.partial(run.record_result, node, kept, reason=why, seconds=took))
         return value
 
     def _failed(self, call: Call, error: Exception, *, reason: Reason, seconds: float) -> None:
@@ -330,7 +330,9 @@ class Definition:
 
     # -- identity
 
-    def identify(self, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], *, take: bool = True) -> Call | None:
+    def identify(
+        self, run: Session, args: tuple[Any, ...], kwargs: dict[str, Any], *, take: bool = True
+    ) -> Call | None:
         """Which node this call is. None if the code has no identity: that is told, and the function just runs."""
         try:
             bound = self.identity.bind(*args, **kwargs)
@@ -647,9 +649,9 @@ class Definition:
         kept = (value, effects) if effects else value
         return CheckpointData(kept, meta, dependencies.code, dependencies.packages, context.reads, name, once=self.once)
 
-    def find_run(self, reference: Reference | None = None) -> Run | None:
+    def find_run(self, reference: Reference | None = None) -> Session | None:
         """The run that a call belongs to: the current one, the one it came from, or for a shared step the default store's."""
-        run = run_here()
+        run = session_here()
         forked = run is not None and run.pid != os.getpid()
         if run is None or (reference is not None and forked):  # a run that a fork left here is not ours
             if reference is None and not self.share:

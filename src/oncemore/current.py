@@ -17,7 +17,7 @@ from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from .run import Run
+    from .session import Session
 
     def wrap_function_wrapper(target: object, name: str, wrapper: Callable[..., Any]) -> object: ...
 
@@ -27,9 +27,13 @@ else:
 T = TypeVar("T")
 
 _NOT_SET: Any = object()
-_current: ContextVar[Run | None] = ContextVar("oncemore_run", default=_NOT_SET)  # not set where no scope was entered
+_current: ContextVar[Session | None] = ContextVar(
+    "oncemore_run", default=_NOT_SET
+)  # not set where no scope was entered
 rehearsal: Any = None  # a `Look`, while a script is run to look, not to do (see dry_run.py)
-opened: dict[Run, tuple[Run | None, int]] = {}  # the runs open in this process: the run around each, and its thread
+opened: dict[
+    Session, tuple[Session | None, int]
+] = {}  # the runs open in this process: the run around each, and its thread
 engaged: set[object] = set()  # references to runs that keep something, and to rehearsals: without any, calls are plain
 
 
@@ -41,7 +45,7 @@ def engage(keeper: object) -> None:
 # -- the current run
 
 
-def current_run() -> Run | None:
+def current_session() -> Session | None:
     """The run whose scope this thread or task is in, or None."""
     run = _current.get()
     if run is not _NOT_SET:
@@ -50,7 +54,7 @@ def current_run() -> Run | None:
     return None if origin is None else origin.run
 
 
-def run_here(*, sends: bool = False) -> Run | None:
+def session_here(*, sends: bool = False) -> Session | None:
     """The run that a step called here belongs to, or, with `sends`, one that is pickled here.
 
     Threads of pools enter no scope. While one run is open in the process (or one inside the others), theirs is that. A pool
@@ -70,12 +74,12 @@ def run_here(*, sends: bool = False) -> Run | None:
     return here[-1] if len({(run.id, run.store.url) for run in here}) == 1 else None
 
 
-def enter(run: Run | None) -> Token[Run | None]:
+def enter(run: Session | None) -> Token[Session | None]:
     """Make `run` current in this thread or task."""
     return _current.set(run)
 
 
-def leave(token: Token[Run | None]) -> None:
+def leave(token: Token[Session | None]) -> None:
     _current.reset(token)
 
 
@@ -123,7 +127,7 @@ class Around(Generic[T]):
 def known(*, sends: bool = False) -> bool:
     """Whether it is known what is around here. It is not in a thread that works for whoever comes.
 
-    With `sends`, who started the thread does not count (see `run_here`).
+    With `sends`, who started the thread does not count (see `session_here`).
     """
     inside = _current.get() is not _NOT_SET or any(around.is_set() for around in _all)
     return inside or (not sends and _origin() is not None)
@@ -132,7 +136,7 @@ def known(*, sends: bool = False) -> bool:
 class _Origin(NamedTuple):
     """What was around where a thread was started, or work for another thread was handed over."""
 
-    run: Run | None
+    run: Session | None
     around: dict[Around[Any], tuple[Any, ...]]
 
     def do(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -165,7 +169,7 @@ def _origin() -> _Origin | None:
 
 
 def _here() -> _Origin:
-    return _Origin(current_run(), {around: around.get() for around in _all})
+    return _Origin(current_session(), {around: around.get() for around in _all})
 
 
 def _weakly(origin: _Origin) -> Callable[[], _Origin]:

@@ -17,7 +17,7 @@ from .entries import RunEntries
 from .events import StepEvent
 from .node import ASKED, Node
 from .records import Record
-from .run import Run
+from .session import Session
 from .stores import Store
 from .stores.overlay import Overlay
 
@@ -89,7 +89,7 @@ class Look:
             yield from (fact[1:] for fact in map(json.loads, file) if fact[0] == kind)
 
 
-class DryRun(Run):
+class DryRun(Session):
     """A run in a dry run: its store is only read, and its steps run only if `policy` lets them."""
 
     def __init__(self, run_id: str, store: Overlay, policy: StepPolicy, **options: Any) -> None:
@@ -149,10 +149,10 @@ def called_plainly(step: str) -> None:
         would_run(step, "it is called outside a scope, where nothing is kept")
 
 
-def new_run(run_id: str, store: Store, **options: Any) -> Run:
+def new_run(run_id: str, store: Store, **options: Any) -> Session:
     """A run; during a dry run, one that only looks."""
     look: Look | None = current.rehearsal
-    return Run(run_id, store, **options) if look is None else look.new_run(run_id, store, **options)
+    return Session(run_id, store, **options) if look is None else look.new_run(run_id, store, **options)
 
 
 def over(store: Store) -> Store:

@@ -24,7 +24,7 @@ from .surroundings import CallContext, Watcher, depend, obstacles, restore
 if TYPE_CHECKING:
     from .call import Call, Definition
     from .codec import Decoded
-    from .run import Run
+    from .session import Session
 
 _CHUNK = 1 << 20  # bytes of pickled items that are stored and loaded together
 
@@ -122,7 +122,7 @@ async def drive_async(path: ItemPath) -> AsyncGenerator[Any, Any]:
 
 
 def path(
-    step: Definition, body: Any, run: Run, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool
+    step: Definition, body: Any, run: Session, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool
 ) -> ItemPath:
     """Replay the items that are kept, or relay those of `body` and keep them."""
     call = step.identify(run, args, kwargs)
@@ -357,7 +357,7 @@ class _Recording:
         kept.seen, kept.damaged, kept.owner = self._seen, self._call.damaged, self._owner
         if self._blobs:
             kept.meta["blobs"] = self._blobs
-        return functools.partial(run.record, node, kept, reason=self._why, seconds=took)
+        return functools.partial(run.record_result, node, kept, reason=self._why, seconds=took)
 
     def fail(self, error: BaseException) -> Callable[[], None]:
         """The generator raised; what is returned writes that down."""

@@ -14,16 +14,16 @@ from .keyed import keyed
 from .modules import loaded
 from .opening import default_store
 from .records import Reference, changed, record_key
-from .run import Run
+from .session import Session
 from .snapshots import Snapshots
 from .stores import Store, open_store
 from .surroundings.state import State
 
 _process = os.getpid()
-_joined: dict[tuple[int, Any, str, str], Run] = {}
+_joined: dict[tuple[int, Any, str, str], Session] = {}
 
 
-def join(reference: Reference) -> Run:
+def join(reference: Reference) -> Session:
     """Take part in a run that another process has opened, for one call.
 
     The call begins with the state that the run had when the step was sent. What it does to the state is recorded with the
@@ -40,7 +40,7 @@ def join(reference: Reference) -> Run:
     return call
 
 
-def _open(reference: Reference) -> Run:
+def _open(reference: Reference) -> Session:
     store = keyed(open_store(reference.store), writing=False)
     if not reference.id:
         return _shared_only(store)
@@ -49,7 +49,7 @@ def _open(reference: Reference) -> Run:
     return run.open(announce=False)
 
 
-def follow(run: Run) -> None:
+def follow(run: Session) -> None:
     """Another process has opened this run: look whether any process has replaced or forgotten entries of it since.
 
     A rollback changes the record, and with it where entries are.
@@ -68,7 +68,7 @@ def follow(run: Run) -> None:
             entries.drop_cache()
 
 
-def outside() -> Run:
+def outside() -> Session:
     """Where shared steps keep their results when they are called outside a scope: no history, only results."""
     store = default_store()
     place = (os.getpid(), current.rehearsal, "", store.url)
@@ -85,7 +85,7 @@ def _is_worker() -> bool:
     return os.getpid() != _process or (family is not None and family.parent_process() is not None)
 
 
-def _shared_only(store: Store) -> Run:
+def _shared_only(store: Store) -> Session:
     run = new_run("", store)
     run.entries = run.shared = RunEntries(run.store, "shared", "shared/", None)
     return run

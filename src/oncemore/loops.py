@@ -30,7 +30,7 @@ from .surroundings.state import State
 from .surroundings.unseeded import every_state, put_back
 
 if TYPE_CHECKING:
-    from .run import Run
+    from .session import Session
 
 OnError = Literal["raise", "collect"]
 Progress = AbstractContextManager[Callable[[], None]]
@@ -54,7 +54,12 @@ class Results(list[Any]):
 
 
 def map_items(
-    run: Run, step: Callable[[Any], Any], items: Iterable[Any], concurrency: int, on_error: OnError, name: str | None
+    run: Session,
+    step: Callable[[Any], Any],
+    items: Iterable[Any],
+    concurrency: int,
+    on_error: OnError,
+    name: str | None,
 ) -> Results | Coroutine[Any, Any, Results]:
     """`step(item)` for every item; a coroutine if the step is one."""
     if concurrency < 1:
@@ -122,7 +127,7 @@ def _look_ahead(step: Any) -> Callable[[Any], Path[Any]] | None:
     return lambda item: definition.ahead(home, (*first, *args, item), kwargs)
 
 
-def _progress(run: Run, step: Callable[[Any], Any], name: str | None, total: int) -> Progress:
+def _progress(run: Session, step: Callable[[Any], Any], name: str | None, total: int) -> Progress:
     """What is to be entered around the calls, and gives what is to be called after each."""
     if run.report is None or not total:
         return nullcontext(lambda: None)
@@ -214,7 +219,7 @@ Every = Union[int, Duration]
 _around: ContextVar[tuple[str, ...]] = ContextVar("oncemore_loops", default=())  # the loops that we are in, and where
 
 
-def loop(run: Run, name: str, items: Iterable[Any], every: Every, body: FrameType) -> Iterator[Any]:
+def loop(run: Session, name: str, items: Iterable[Any], every: Every, body: FrameType) -> Iterator[Any]:
     """The items that no earlier run has seen the end of; what their turns changed is kept after each `every`.
 
     `body` is the frame that the turns run in.
@@ -333,7 +338,7 @@ class _Begin:
 
     variables: Variables
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Session) -> None:
         self.state, self.generators = run.state.values_by_key(), every_state()
         self.recorders = self.changes, self.taken = Changes(), Taken()
         self.restored: set[str] = set()  # state keys and generators that a snapshot brought
@@ -378,7 +383,7 @@ class _Snapshots:
     the script has made of it since.
     """
 
-    def __init__(self, run: Run, name: str, items: Iterable[Any], around: tuple[str, ...], body: FrameType) -> None:
+    def __init__(self, run: Session, name: str, items: Iterable[Any], around: tuple[str, ...], body: FrameType) -> None:
         self._run, self._name, self._body = run, name, body
         self.path = "/".join((*around, name))
         if run.loops.get(self.path, run) is None:

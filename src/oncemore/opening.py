@@ -15,7 +15,7 @@ from .secret import secret
 from .stores import Bytes, Hold, Store, default_target, open_store
 
 if TYPE_CHECKING:
-    from .run import Run
+    from .session import Session
 
 
 def default_store() -> Store:
@@ -41,7 +41,7 @@ class Opened(NamedTuple):
             self.hold.release()
 
 
-def open_run(run: Run, *, announce: bool) -> Opened:
+def open_run(run: Session, *, announce: bool) -> Opened:
     """Find or make the run in its store. `announce` is off for workers that take part in another's scope."""
     mark = os.urandom(4).hex() if announce else ""
     try:
@@ -59,7 +59,7 @@ def open_run(run: Run, *, announce: bool) -> Opened:
         return Opened(Record.new(run.workflow), resumed=False)
 
 
-def _found(run: Run, mark: str) -> Opened | None:
+def _found(run: Session, mark: str) -> Opened | None:
     data = None
     try:
         data = run.store.get(record_key(run.id))
@@ -84,7 +84,7 @@ def _found(run: Run, mark: str) -> Opened | None:
     return Opened(records.change(run.store, run.id, resume), True, mark, hold)
 
 
-def _made(run: Run, mark: str) -> Opened | None:
+def _made(run: Session, mark: str) -> Opened | None:
     """A new record; None if another process was quicker: its record counts."""
     record = Record.new(run.workflow)
     record.attempts, record.open, record.script = 1, [mark] if mark else [], command() if mark else []
@@ -98,7 +98,7 @@ def _made(run: Run, mark: str) -> Opened | None:
     return None
 
 
-def _set_aside(run: Run, data: Bytes | None, error: IntegrityError) -> None:
+def _set_aside(run: Session, data: Bytes | None, error: IntegrityError) -> None:
     """A damaged record does not count, and is not lost."""
     key = record_key(run.id)
     aside = f"damaged/{key}/{os.urandom(4).hex()}"

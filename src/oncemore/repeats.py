@@ -19,8 +19,7 @@ from .stores import Bytes, Store
 
 if TYPE_CHECKING:
     from .history.checkpoints import Checkpoint
-    from .past import Past
-    from .run import Run
+    from .session import Session
 
 
 class SeenCheckpoints:
@@ -31,7 +30,7 @@ class SeenCheckpoints:
         self._line: Timeline | None = None
 
     def reach(
-        self, run: Run, name: str, metadata: Mapping[str, Any], next_node: str | None, pinned: bool
+        self, run: Session, name: str, metadata: Mapping[str, Any], next_node: str | None, pinned: bool
     ) -> Checkpoint:
         """The run's state is to be kept under a name: the checkpoint that an earlier scope left here, or a new one."""
         fact = CheckpointSaved(
@@ -54,7 +53,7 @@ class SeenCheckpoints:
         run.retain()
         return saved
 
-    def _find(self, fact: CheckpointSaved, run: Past) -> Checkpoint | None:
+    def _find(self, fact: CheckpointSaved, run: Session) -> Checkpoint | None:
         from .history.checkpoints import made
 
         if self._ahead is None:
@@ -66,7 +65,7 @@ class SeenCheckpoints:
         waiting = self._ahead.get(_sameness(fact))
         return waiting.pop(0) if waiting else None
 
-    def _saved(self, fact: CheckpointSaved, run: Past) -> Checkpoint:
+    def _saved(self, fact: CheckpointSaved, run: Session) -> Checkpoint:
         """The checkpoint that was just made, with its number. Reads only what is new in the log, after the first time."""
         from .history.checkpoints import made
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 from blake3 import blake3
 
 from . import current
-from .current import current_run
+from .current import current_session
 from .dry_run import DryRun, new_run
 from .errors import is_terminal, log
 from .flight import Blocking
@@ -22,6 +22,7 @@ from .keyed import keyed
 from .opening import default_store, disabled, ending
 from .records import checked
 from .run import Run
+from .session import Session
 from .stores import Store, open_store
 from .surroundings.inputs import enter as enter_files
 from .surroundings.inputs import leave as leave_files
@@ -76,9 +77,9 @@ class checkpoint_scope:
         self._store, self._quiet = store, quiet
         self._options: dict[str, Any] = {"workflow": workflow, "strict": strict, "state": state, "retention": retention}
         self._options["inputs"] = inputs
-        self._entered: list[tuple[Run, Token[Run | None]]] = []
+        self._entered: list[tuple[Session, Token[Session | None]]] = []
 
-    def _open(self) -> Run:
+    def _open(self) -> Session:
         run_id, origin = (self._run_id, "") if self._run_id else _derived()
         if disabled():  # nothing is kept, and what asks the run for its past finds it empty
             store = open_store(f"memory://disabled-{os.urandom(8).hex()}")
@@ -93,16 +94,16 @@ class checkpoint_scope:
             run.report = open_report(run, origin=origin, default=self._store is None)
         return run
 
-    def _enter(self, run: Run) -> Run:
+    def _enter(self, run: Session) -> Run:
         run.group.thread = threading.get_ident()  # another thread may have opened it
         enter_files(run)
-        current.opened[run] = current_run(), threading.get_ident()
+        current.opened[run] = current_session(), threading.get_ident()
         self._entered.append((run, current.enter(run)))
-        return run
+        return run.run
 
-    def _exit(self) -> Run:
+    def _exit(self) -> Session:
         # the latest that this thread or task entered: others may be inside the same object
-        mine = [i for i, (run, _) in enumerate(self._entered) if run is current_run()]
+        mine = [i for i, (run, _) in enumerate(self._entered) if run is current_session()]
         run, token = self._entered.pop(mine[-1] if mine else -1)
         current.opened.pop(run, None)
         current.leave(token)
@@ -115,7 +116,7 @@ class checkpoint_scope:
         _leave(self._exit(), error)
 
     async def __aenter__(self) -> Run:
-        opened: list[Run] = []
+        opened: list[Session] = []
         try:
             await Blocking(lambda: opened.append(self._open())).later()
         except BaseException as error:  # cancelled: the run is open by now, and nobody else would leave it
@@ -130,7 +131,7 @@ class checkpoint_scope:
         await Blocking(_leave, self._exit(), error).later()
 
 
-def _leave(run: Run, error: BaseException | None) -> None:
+def _leave(run: Session, error: BaseException | None) -> None:
     if run.pid != os.getpid():
         return  # a forked child leaves the block; the run is its parent's, which goes on
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 
 from . import effects_once
 from .call import Call, Definition
-from .current import engaged, run_here
+from .current import engaged, session_here
 from .durations import Duration
 from .errors import NotRecorded, UsageError, trimmed
 from .identity import Fingerprint, Key
@@ -196,7 +196,7 @@ class Step(_Verbs[P, R], _FunctionWrapper):
 
     def _self_run(self) -> Reference | None:
         """The run that goes along in a pickle."""
-        run = run_here(sends=True)
+        run = session_here(sends=True)
         return self._self_reference if run is None else run.share()
 
     def __reduce_ex__(self, protocol: Any) -> Any:

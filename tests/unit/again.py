@@ -46,8 +46,8 @@ def _short(step: str) -> str:
 def effects(run: Run, step: str) -> list[str]:
     """The kinds of surroundings that checkpoints of a step have effects of."""
     found: set[str] = set()
-    for key, data in run.store.scan(f"{run.shelf.home}"):
-        name = _short(unquote(key[len(run.shelf.home) :].partition("/")[0]))
+    for key, data in run.store.scan(f"{run._session.entries.prefix}"):
+        name = _short(unquote(key[len(run._session.entries.prefix) :].partition("/")[0]))
         if name == step and data is not None:
             found.update(Decoded(data, key=key, secret=secret()).meta.get("effects", ()))
     return sorted(found)

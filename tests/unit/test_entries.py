@@ -111,7 +111,7 @@ def test_a_hit_parses_no_json_and_writes_nothing(store: Counting, monkeypatch: p
 def test_an_entry_that_names_none_of_the_callers_objects_is_nothing_but_a_value(store: Counting) -> None:
     with checkpoint_scope("run", store=store) as run:
         busy({"a": [1]})
-        ((key, data),) = [each for each in store.scan(run.shelf.home) if "/busy/" in each[0]]
+        ((key, data),) = [each for each in store.scan(run._session.entries.prefix) if "/busy/" in each[0]]
     assert Decoded(data or b"", key=key, secret=secret()).value_only
 
 
@@ -151,7 +151,7 @@ def test_why_a_step_runs_is_found_whatever_the_size_of_its_results(store: Counti
     *_, event = (e for e in run.events() if isinstance(e, StepCompleted))
     assert event.reason == "argument `number`: 1 -> 2"
     assert [change["part"] for change in event.changes] == ["argument `number`"]
-    assert event.compared_with.startswith(run.shelf.home)
+    assert event.compared_with.startswith(run._session.entries.prefix)
     assert run.why("bulky").changes[0].before == "1"
 
 
@@ -159,11 +159,11 @@ def test_a_large_result_stands_beside_its_nodes_small_entry_and_both_go_when_it_
     with checkpoint_scope("run", store=store) as run:
         value = bulky(1)
         assert bulky(1) == value
-        keys = [key for key, _ in store.scan(run.shelf.home) if "/bulky/" in key]
+        keys = [key for key, _ in store.scan(run._session.entries.prefix) if "/bulky/" in key]
         assert len(keys) == 2 and keys[1].startswith(f"{keys[0]}@")
         assert bulky.forget(1)
         assert not bulky.forget(1)
-        ((key, data),) = [each for each in store.scan(run.shelf.home) if "/bulky/" in each[0]]
+        ((key, data),) = [each for each in store.scan(run._session.entries.prefix) if "/bulky/" in each[0]]
         assert Decoded(data or b"", key=key, secret=secret()).is_tombstone
         assert bulky.explain(1).reason == "forgotten"
         assert bulky(1) == value

@@ -316,7 +316,7 @@ def test_only_so_many_snapshots_are_kept() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CheckpointWarning)
             total([-number, 1])
-    assert scope(lambda run: len(run.shelf.find_loops("x"))).value <= 10
+    assert scope(lambda run: len(run._session.entries.find_loops("x"))).value <= 10
 
 
 def test_killed_while_it_goes_on_a_longer_training_ends_like_an_uninterrupted_one(script: Script) -> None:

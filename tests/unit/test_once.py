@@ -227,7 +227,7 @@ def test_completed_it_is_never_asked_about() -> None:
     paid: list[int] = []
 
     def body(run: Run) -> Any:
-        return pay(1), unknown(run.shelf)
+        return pay(1), unknown(run._session.entries)
 
     @checkpointed(effect="once", code="version", version="1")
     def pay(amount: int) -> int:
@@ -408,7 +408,7 @@ def test_a_damaged_checkpoint_does_not_perform_it_again() -> None:
 def test_a_damaged_record_of_what_was_performed_is_an_error_until_the_user_decides() -> None:
     with checkpoint_scope("run", store="memory://damaged-record") as run:
         billing()("a")
-    ((key, _),) = run.shelf.intents()
+    ((key, _),) = run._session.entries.intents()
     run.store.commit(put={key: [b"nonsense"]})
     with checkpoint_scope("run", store="memory://damaged-record"):
         assert billing("1")("a") == {"receipt": "a"}  # its checkpoint is well
@@ -600,7 +600,7 @@ def test_the_intent_is_durable_before_the_body_starts() -> None:
     @checkpointed(effect="once", code="version", version="1")
     def look() -> None:
         with checkpoint_scope("run", store="store") as other:  # as another process would see it
-            seen.extend(found.meta["step"] for _, found in other.shelf.intents())
+            seen.extend(found.meta["step"] for _, found in other._session.entries.intents())
 
     scope(lambda run: look(), store="store")
     assert [name.rpartition(".")[2] for name in seen] == ["look"]

@@ -144,7 +144,7 @@ def test_the_cost_of_the_last_snapshot_decides_when_the_next_is_due() -> None:
     clock = Clock()
     with checkpoint_scope("r", store="memory://cost") as run:
         run.state["items"] = [f"item {n}" for n in range(LARGE)]
-        run.snapshots = policy = Snapshots(clock)
+        run._session.snapshots = policy = Snapshots(clock)
         taken = run.snapshot()
         assert taken.entry is not None
         policy.written(taken._replace(seconds=2.0))
@@ -160,7 +160,7 @@ def test_the_cost_of_the_last_snapshot_decides_when_the_next_is_due() -> None:
 def grow(run: Run, steps: int) -> tuple[int, int]:
     """The bytes of all snapshots, and of the last state, after so many steps, each beside one more item."""
     run.state["items"], noise, clock = [], random.Random(1), Clock()
-    run.snapshots = Snapshots(clock)
+    run._session.snapshots = Snapshots(clock)
     for n in range(steps):
         clock.now += 1000.0  # time is never short: only bytes count
         run.state["items"].append(noise.randbytes(1000))
@@ -182,7 +182,7 @@ def test_a_large_state_that_has_not_changed_is_not_stored_again() -> None:
     with checkpoint_scope("r", store="memory://unchanged") as run:
         run.state["items"] = [f"item {n}" for n in range(2000)]
         clock = Clock()
-        run.snapshots = Snapshots(clock)
+        run._session.snapshots = Snapshots(clock)
         for n in range(200):
             clock.now += 1000.0
             idle(n)

@@ -13,8 +13,8 @@ from ..errors import CodecError, FingerprintError, NotRecorded, StoreError
 from ..identity import Part
 from ..identity.display import short
 from ..identity.values import digest
-from ..past import Past
 from ..reasons import Change, Dependencies, compared, recorded
+from ..run import RunView
 from .checkpoints import CallersOwn, Checkpoint
 
 _WINDOW = 64  # nodes among which the nearest is looked for: a run of thousands is mostly in the same order as the other
@@ -49,7 +49,7 @@ class Comparison:
         return {**vars(self), "differing": [pair.as_dict() for pair in self.differing]}
 
 
-def compare(a: Past, b: Past) -> Comparison:
+def compare(a: RunView, b: RunView) -> Comparison:
     """Compare the checkpoints of steps that count in two runs of one store."""
     entries = RunEntries(a.store, "", "", None)
     ours, theirs = ({c.place: c for c in run.checkpoints if c.entry} for run in (a, b))

@@ -16,9 +16,9 @@ from ..entries import RunEntries
 from ..errors import UsageError
 from ..keyed import claim, keyed
 from ..opening import default_store
-from ..past import Past
 from ..records import Record, record_key
 from ..retention import Policy, Pruned, give_back, prune
+from ..run import RunView
 from ..secret import secret
 from ..stores import Store, default_target, open_store
 from . import archive, json_exchange, repair, rollback, verify
@@ -46,7 +46,7 @@ class RunRecord:
     parent: str | None
 
 
-class PastRun(Past):
+class PastRun(RunView):
     """A run to read, not to run: events, checkpoints, summary."""
 
     def __init__(self, run_id: str, store: Store) -> None:
@@ -141,7 +141,7 @@ class History:
     def pin(self, run_id: str, checkpoint: str, pinned: bool = True) -> None:
         """Let the policy `pinned` keep a checkpoint, or no longer."""
         past = self.run(run_id)
-        log, target = past.log, past.checkpoints.find(checkpoint)
+        log, target = records.read(self.store, run_id).log, past.checkpoints.find(checkpoint)
         of = target.log if target.log != log else ""
         fact = events.CheckpointPinned(checkpoint=target.number, pinned=pinned, log=of)
         self.store.commit(append={log: [records.signed(log, fact, secret())]})
@@ -211,6 +211,6 @@ class History:
         return [run_id for run_id, _ in records.scan(self.store)] if runs is None else list(runs)
 
 
-def fork(run: Past, new_id: str, *, at: str | None = None, state: Mapping[str, Any] | None = None) -> PastRun:
+def fork(run: RunView, new_id: str, *, at: str | None = None, state: Mapping[str, Any] | None = None) -> PastRun:
     """A new run that begins as `run` was at a checkpoint (now, if none is named); no value is copied."""
     return History(run.store).fork(run.id, new_id, at=at, state=state)

@@ -73,7 +73,7 @@ def plan(script: str, arguments: Sequence[str] = ()) -> Plan:
     stop, opened = rehearsal.stop, [run for run in rehearsal.runs if run.id]
     if stop is None:
         return Plan(run=opened[-1].id if opened else None, reused=reused, trouble=rehearsal.end)
-    events = [event for run in opened[::-1] if run.id == stop.run for event in run.events()]
+    events = [event for run in opened[::-1] if run.id == stop.run for event in run.run.events()]
     took = [event.seconds for event in events if isinstance(event, StepCompleted) and event.step == stop.step]
     about = {**stop._asdict(), "run": stop.run or None}
     return Plan(reused=reused, took=took[-1] if took else None, **about)

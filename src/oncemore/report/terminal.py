@@ -33,7 +33,7 @@ from ..surroundings.capture import _Hook
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from ..run import Run
+    from ..session import Session
 
 _ASKED_FOR = ("refreshed", "ONCEMORE_REFRESH")  # reasons that nobody needs explained
 _LARGE = 1_000_000  # bytes; the size of less is of no interest
@@ -50,7 +50,7 @@ _open: list[Report] = []
 _terminal: Terminal | None = None
 
 
-def open_report(run: Run, *, origin: str, default: bool) -> Report | None:
+def open_report(run: Session, *, origin: str, default: bool) -> Report | None:
     """Tell of a run that has just been opened, and go on telling; None if nobody wants to hear.
 
     `origin` is what its id was derived from, `default` says whether its store is the default store.
@@ -305,7 +305,7 @@ class Line:
 class Report:
     """Tells people of one run, from when its scope opens until it is left."""
 
-    def __init__(self, run: Run, lines: Lines, default: bool) -> None:
+    def __init__(self, run: Session, lines: Lines, default: bool) -> None:
         self._run, self.lines, self._default = run, lines, default
         self._every: list[Line] = []
         self._steps: dict[str, Line] = {}

@@ -272,7 +272,7 @@ def _event(name: Any, *, read: bool = False, opened: bool = True, write: bool = 
         if write:
             for note in notes:
                 note.write(path)
-            run = notes[-1].context.run if notes else current.run_here()
+            run = notes[-1].context.run if notes else current.session_here()
             if run is not None and not run.disabled:
                 files_of(run).write(path)
     except Exception as error:
