@@ -23,7 +23,18 @@ LAYERS: dict[str, set[str]] = {
         *("records", "opening", "node", "entries", "reasons", "repeats", "effects_once", "same_call"),
         *("history.timeline", "history.summary"),
     },
-    "scope, call and step": {"session", "run", "loops", "dry_run", "joining", "scope", "generators", "call", "step"},
+    "scope, call and step": {
+        "session",
+        "run",
+        "map",
+        "loop",
+        "dry_run",
+        "joining",
+        "scope",
+        "generators",
+        "call",
+        "step",
+    },
     "outer rooms": {"history", "retention", "rehearsal", "report", "cli", "testing", FACE},
 }
 RANK = {room: rank for rank, rooms in enumerate(LAYERS.values()) for room in rooms}

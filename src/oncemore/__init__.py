@@ -21,7 +21,7 @@ from .errors import (
 from .file import File
 from .history.summary import Summary
 from .identity import Fingerprint, register_identity
-from .loops import Failure, Results
+from .map import Failure, Results
 from .node import idempotency_key
 from .reasons import Change, Explanation
 from .run import Run, current_run

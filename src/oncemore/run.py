@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from . import current, effects_once, records
 from .events import Event
 from .history.summary import Summary, summarize
-from .loops import Every, OnError, Results, loop, map_items
+from .loop import Every, loop
+from .map import OnError, Results, map_items
 from .reasons import Explanation, why
 from .records import Record, read_log
 from .repeats import SeenCheckpoints

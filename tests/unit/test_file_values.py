@@ -277,7 +277,10 @@ def test_a_checkpoint_tells_which_chunks_it_needs() -> None:
 
     with scope() as run:
         both(), list(each())
-        needed = [run._session.entries.read(key).meta.get("blobs", []) for key, _ in run.store.scan(run._session.entries.prefix)]
+        needed = [
+            run._session.entries.read(key).meta.get("blobs", [])
+            for key, _ in run.store.scan(run._session.entries.prefix)
+        ]
     assert sorted(len(keys) for keys in needed) == [1, 2]
     assert sorted(key for keys in needed for key in keys) == chunks()
 

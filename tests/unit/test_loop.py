@@ -130,7 +130,7 @@ def test_every_so_many_items_and_at_the_end() -> None:
 
 def test_every_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("oncemore.loops.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("oncemore.loop.time.monotonic", lambda: now[0])
 
     def body(run: Run) -> Any:
         for _ in run.loop("x", range(20), every="5min"):

@@ -251,7 +251,7 @@ class Slow:
 
 
 def test_a_large_snapshot_waits_until_the_turns_took_as_long_as_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncemore.loops.time.perf_counter", lambda: sum(Slow.clock.items))
+    monkeypatch.setattr("oncemore.loop.time.perf_counter", lambda: sum(Slow.clock.items))
 
     def body(size: int) -> Any:
         def inside(run: Run) -> Any:
