@@ -1,4 +1,4 @@
-"""The page docs/reference/cli.md, from the program itself: `python -m docs.cli_reference > docs/reference/cli.md`."""
+"""Generates docs/reference/cli.md from the program: `python -m docs.cli_reference > docs/reference/cli.md`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from oncemore.cli.codes import MEANINGS
 _HEAD = """\
 # Command line
 
-This page is made from the program by `python -m docs.cli_reference`.
+This page is generated from the program by `python -m docs.cli_reference`.
 
-`pip install 'oncemore[cli]'` installs the command `oncemore`. The store is the one of `--store`, else of `ONCEMORE_STORE`,
-else `./.oncemore`. Every command can be used while jobs run.
+`pip install 'oncemore[cli]'` installs the command `oncemore`. The store is given by `--store`, else by `ONCEMORE_STORE`;
+the default is `./.oncemore`. All commands can be used while jobs are running.
 
-On a terminal tables have colours, and long ones go through a pager; into a pipe go plain columns. Commands that read
-have `--json`. Commands that take something away ask first, unless `--yes` is said; without a terminal and without `--yes`
-they do nothing. `oncemore completion bash` (`zsh`, `fish`) prints what lets the shell complete commands, options and run ids.
+On a terminal, tables are colored and long ones go through a pager; in a pipe, the output is plain columns. Commands that
+read have `--json`. Commands that remove something ask for confirmation unless `--yes` is given; without a terminal and
+without `--yes`, they do nothing. `oncemore completion bash` (or `zsh`, `fish`) prints a script that enables completion of
+commands, options and run ids.
 """
 
 

@@ -1,6 +1,6 @@
-"""Docstrings are written to be read as they are, by `help()`. For the site, two things in them need the marks of Markdown.
+"""Docstrings are written for `help()`. For the site, two things in them are converted to Markdown:
 
-Examples (`>>>`) become fenced blocks, lists of `name   what it is` become tables.
+examples (`>>>`) become fenced blocks, and lists of `name   meaning` become tables.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OPTION = re.compile(r"^(\w+) {2,}(.*\n(?: {4,}.*\n)*)", re.MULTILINE)
 
 
 def as_markdown(text: str) -> str:
-    """The same text, with its examples fenced and its lists as tables."""
+    """Fence the examples, and turn the lists into tables."""
     text = OPTIONS.sub(_table, text + "\n")
     return EXAMPLE.sub(lambda found: f"```pycon\n{found[0]}\n```", text).rstrip()
 
@@ -27,7 +27,7 @@ def _table(found: re.Match[str]) -> str:
 
 
 class Docstrings(griffe.Extension):
-    """What mkdocstrings calls for everything that it reads."""
+    """Extension that mkdocstrings calls for each object it reads."""
 
     def on_object(self, *, obj: griffe.Object, loader: griffe.GriffeLoader, **kwargs: Any) -> None:
         if obj.docstring:

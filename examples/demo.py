@@ -1,7 +1,7 @@
-"""`make demo`: pipeline.py fails at its fourth step, is started again, and shows what was reused.
+"""`make demo`: pipeline.py fails at its fourth step, runs again, and shows what it reused.
 
-The failure is a real one: step 4 asks a small service on this machine for exchange rates, and on the first run nobody
-has started it yet. Nothing in the pipeline knows that it is being watched.
+The failure is real: step 4 requests exchange rates from a small local service, which isn't running yet on the first run.
+The pipeline doesn't know that it is part of a demo.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ def main() -> int:
     write_orders(PLACE / "orders.csv")
     port = free_port()
 
-    heading("First run: the exchange rate service is not up yet")
+    heading("First run: the exchange rate service isn't running yet")
     code, first, seconds = run_pipeline(port)
     if code == 0 or through(first) != STEPS[:3]:
         return trouble("the first run should have failed at its fourth step")
     print(f"\n  failed at step 4 of 5, after {seconds:.1f} s")
 
-    heading("Second run, same command: the service is up now")
+    heading("Second run, same command: the service is running now")
     with rate_service(port):
         code, second, again = run_pipeline(port)
     ran, reused = counted(second, "ran:"), counted(second, "reused:")
     if code != 0:
         return trouble("the second run should have succeeded")
     if reused != STEPS[:3] or ran != STEPS[3:]:
-        return trouble(f"the second run should have run {STEPS[3:]} only, and ran {ran}")
+        return trouble(f"the second run should have run only {STEPS[3:]}, but ran {ran}")
 
     heading("What happened")
     print(f"  {'step':<12}{'first run':<14}second run")
@@ -58,10 +58,10 @@ def main() -> int:
 
 
 def write_orders(path: Path, orders: int = 300_000, customers: int = 6_000) -> None:
-    """Two years of made-up orders, with the flaws that such files have."""
+    """Two years of synthetic orders, with typical flaws."""
     rng = np.random.default_rng(7)
     customer = rng.integers(customers, size=orders)
-    leaves = rng.integers(200, 1_000, size=customers)  # the day on which a customer would place no more orders
+    leaves = rng.integers(200, 1_000, size=customers)  # the day on which a customer stops ordering
     day = (rng.random(orders) * np.minimum(leaves[customer], 730)).astype(int)
     frame = pd.DataFrame(
         {
@@ -75,7 +75,7 @@ def write_orders(path: Path, orders: int = 300_000, customers: int = 6_000) -> N
 
 
 def run_pipeline(port: int) -> tuple[int, list[str], float]:
-    """Run it as a user would, show what it prints, and return exit code, lines and seconds."""
+    """Run the pipeline as a user would, show its output, and return exit code, lines and seconds."""
     env = {**os.environ, "no_proxy": "127.0.0.1", "RATES": f"http://127.0.0.1:{port}/rates.json"}
     command = [sys.executable, "../pipeline.py", "orders.csv"]
     print("  $ python ../pipeline.py orders.csv", flush=True)
@@ -97,12 +97,12 @@ def run_pipeline(port: int) -> tuple[int, list[str], float]:
 
 
 def through(lines: list[str]) -> list[str]:
-    """The steps that the pipeline got through: after each it prints the time and the step's name."""
+    """The completed steps: after each, the pipeline prints the time and the step's name."""
     return [match[1] for line in lines if (match := re.match(r" +[\d.]+ s +(\w+)", line))]
 
 
 def counted(lines: list[str], label: str) -> list[str]:
-    """The steps on the line that starts with `label`, in the order of the pipeline."""
+    """The steps on the line that starts with `label`, in pipeline order."""
     words = [word.rpartition(".")[2] for line in lines if line.startswith(label) for word in line.split()[1:]]
     return [step for step in STEPS if step in words]
 
@@ -139,7 +139,7 @@ def heading(text: str) -> None:
 
 
 def trouble(text: str) -> int:
-    print(f"\nThe demo went wrong: {text}.", file=sys.stderr)
+    print(f"\nThe demo failed: {text}.", file=sys.stderr)
     return 1
 
 

@@ -1,6 +1,6 @@
-"""A nightly job: files in, a table and a chart's data out, and one message that must go out once.
+"""A nightly job: reads orders, writes totals per customer, and sends one message that must not be sent twice.
 
-python examples/etl.py FOLDER URL      # kill it, delete its files, start it again
+python examples/etl.py FOLDER URL      # kill it, delete its files, run it again
 """
 
 import csv
@@ -48,7 +48,7 @@ def main(folder: str, url: str) -> None:
         try:
             receipt = announce(url, sum(totals.values()))
         except UnknownOutcome as cut_off:
-            # The service knows the key if the message arrived; a person could look, too.
+            # The service knows the key if the message arrived. A person could check this instead.
             with urllib.request.urlopen(f"{url}?key={cut_off.key}", timeout=30) as answer:
                 known = answer.read().decode()
             run.resolve(cut_off.key, happened=bool(known), result=known)

@@ -1,6 +1,6 @@
-"""A batch of calls to a service that fails now and then: what was paid for is kept, what failed is tried again next time.
+"""A batch of calls to an unreliable service: answers are saved, and failed calls are retried by the next run.
 
-python examples/labels.py URL          # again and again until it exits with 0
+python examples/labels.py URL          # repeat until it exits with 0
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Which customers are about to leave? From two years of orders to a short list, in five steps.
+"""Finds customers who are about to leave: from two years of orders to a short list, in five steps.
 
     python pipeline.py orders.csv
 
-Run it. If it stops half way, for whatever reason, run it once more: what is done stays done.
+If it stops halfway, for whatever reason, run it once more: what is done stays done.
 """
 
 import json

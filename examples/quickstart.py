@@ -1,4 +1,4 @@
-"""The script of the README. Start it, see it fail, write rate.txt, start it once more."""
+"""The script in the README: run it, watch it fail, create rate.txt, run it once more."""
 
 import time
 from pathlib import Path

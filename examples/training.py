@@ -1,6 +1,6 @@
-"""A training loop that survives being killed: weights, momentum and shuffling go on bit by bit as if nothing had happened.
+"""A training loop that survives being killed: weights, momentum and shuffling continue bit for bit.
 
-python examples/training.py            # kill it, start it again
+python examples/training.py            # kill it, run it again
 """
 
 import sys
@@ -21,7 +21,7 @@ def make_data(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def train_epoch(state, features, target) -> float:
-    """One pass in random order, with momentum. Everything that must survive is in the run's state."""
+    """One pass in random order, with momentum. Everything that must survive a crash is in the run's state."""
     order = np.random.permutation(len(target))
     for batch in np.array_split(order, 50):
         guess = 1 / (1 + np.exp(-features[batch] @ state.weights))
