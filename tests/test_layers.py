@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -108,6 +109,26 @@ def test_a_module_imports_nothing_of_an_outer_layer(path: Path) -> None:
     later = {other for other in outward - at_the_top if RANK[other] == OUTERMOST}  # what is loaded when it is needed
     assert not outward - later, f"{room} must not import {', '.join(sorted(outward - later))}"
     assert room != "stores" or entered <= STORES, f"stores must not import {', '.join(sorted(entered - STORES))}"
+
+
+def test_the_page_on_architecture_lists_these_layers_and_rooms() -> None:
+    page = (PACKAGE.parent.parent / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in page.splitlines() if line.removeprefix("| ").split(" | ")[0] in LAYERS]
+    listed = {row[0].removeprefix("| "): set(re.findall(r"`([\w.]+)`", row[1])) for row in rows}
+    assert listed == {layer: rooms - {FACE} for layer, rooms in LAYERS.items()}
+    assert list(listed) == list(LAYERS)
+
+
+def test_the_page_on_architecture_names_functions_that_are_there() -> None:
+    page = (PACKAGE.parent.parent / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    drawn = re.findall(r"^(?:([\w/]+\.py)| {6,}) +(?:\w+\.)?(\w+)  ", page, re.MULTILINE)
+    assert len(drawn) > 8
+    file = ""
+    for name, function in drawn:
+        file = name or file
+        inside = [file, "session.py"] if file == "call.py" else [file]
+        sources = "".join((PACKAGE / each).read_text(encoding="utf-8") for each in inside)
+        assert re.search(rf"def _?{function}\b|class {function}\b", sources), f"{file} has no {function}"
 
 
 def test_what_a_call_needs_is_imported_at_the_top_of_a_file() -> None:

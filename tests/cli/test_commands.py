@@ -426,7 +426,7 @@ def test_an_unknown_outcome_is_answered_for(answer: str, then: object, shell: Sh
 def checks(shell: Shell, code: int = DONE) -> dict[str, tuple[str, str]]:
     found, out, _ = shell("doctor --json")
     assert found == code
-    return {check["name"]: (check["state"], check["said"]) for check in json.loads(out)}
+    return {check["name"]: (check["state"], check["message"]) for check in json.loads(out)}
 
 
 def test_doctor_finds_a_secret_that_others_can_read(shell: Shell, isolated: Path) -> None:

@@ -175,7 +175,7 @@ def test_it_can_be_had_as_json() -> None:
             load(day)
     facts = json.loads(json.dumps(compared().as_dict()))
     assert (facts["a"], facts["b"], facts["same"]) == ("a", "b", 0)
-    assert facts["differing"][0]["changes"][0]["said"] == "argument `day`: 'monday' -> 'tuesday'"
+    assert facts["differing"][0]["changes"][0]["message"] == "argument `day`: 'monday' -> 'tuesday'"
 
 
 def test_runs_that_are_not_there_cannot_be_compared() -> None:
