@@ -44,17 +44,18 @@ def test_a_list_reads_what_it_shows(capsys: pytest.CaptureFixture[str], monkeypa
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split()[:2] == ["run-09999", "killed"]
     assert len(lines) == 21
-    assert counting.kinds == {"run": RUNS, "event": 20 * 3}
+    assert counting.kinds == {"key": 1, "run": RUNS, "event": 20 * 3}
     assert counting.commits == 0
 
     counting.kinds.clear()
     assert main(["runs", "--status", "killed", "--limit", "7", "--json"]) == 0
     assert [run["nodes"] for run in json.loads(capsys.readouterr().out)] == [2] * 7
-    assert counting.kinds == {"run": RUNS, "event": 7 * 3}
+    assert counting.kinds == {"key": 1, "run": RUNS, "event": 7 * 3}
 
     assert main(["runs"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == RUNS + 1
 
+    history = History(counting)
     counting.rows = 0
-    assert History(counting).run_ids("run-000", limit=10) == [f"run-000{number:02}" for number in range(10)]
+    assert history.run_ids("run-000", limit=10) == [f"run-000{number:02}" for number in range(10)]
     assert counting.rows == 10
