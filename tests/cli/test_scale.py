@@ -9,6 +9,7 @@ import pytest
 from oncemore import History, open_store
 from oncemore.cli import main
 from oncemore.events import RunStarted, StepCompleted
+from oncemore.keyed import claim
 from oncemore.records import Record, record_key, sealed, signed
 from oncemore.secret import secret
 from tests.unit.pasts import Counting
@@ -20,6 +21,7 @@ KILLED = 100
 def many() -> Counting:
     """A store of many runs. The newest were killed: what they did was never counted."""
     store = open_store("memory://many-runs")
+    claim(store)
     put, append = {}, {}
     step = StepCompleted(
         step="load", node="load-1", fingerprint="", reason="", seconds=1, raw_bytes=1, stored_bytes=10, entry=""
