@@ -169,7 +169,7 @@ def test_a_traceback_is_never_the_answer_to_damage() -> None:
         done = oncemore(*command.split())
         assert done.code == FAILED
         assert "Traceback" not in done.err
-        assert "destroyed" in done.err
+        assert "oncemore repair --store" in done.err
 
 
 def completed(words: str, number: int) -> list[str]:
@@ -182,7 +182,7 @@ def completed(words: str, number: int) -> list[str]:
 def test_the_shell_completes_commands_runs_and_checkpoints() -> None:
     sample()
     flow("other", "elsewhere")
-    assert completed("oncemore r", 1) == ["runs", "rollback", "rename", "resolve", "rm"]
+    assert completed("oncemore r", 1) == ["runs", "rollback", "rename", "resolve", "rm", "repair"]
     assert completed("oncemore show n", 2) == ["nightly"]
     assert completed("oncemore rm trial ", 3) == ["broken", "mailing", "nightly", "trial"]
     assert completed("oncemore get nightly after", 3) == ["after-clean"]

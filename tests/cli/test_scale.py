@@ -9,6 +9,7 @@ import pytest
 from oncemore import History, open_store
 from oncemore.cli import main
 from oncemore.events import RunStarted, StepCompleted
+from oncemore.keyed import claim
 from oncemore.records import Record, record_key, sealed, signed
 from oncemore.secret import secret
 from tests.unit.pasts import Counting
@@ -20,6 +21,7 @@ KILLED = 100
 def many() -> Counting:
     """A store of many runs. The newest were killed: what they did was never counted."""
     store = open_store("memory://many-runs")
+    claim(store)
     put, append = {}, {}
     step = StepCompleted(
         step="load", node="load-1", fingerprint="", reason="", seconds=1, raw_bytes=1, stored_bytes=10, entry=""
@@ -44,17 +46,18 @@ def test_a_list_reads_what_it_shows(capsys: pytest.CaptureFixture[str], monkeypa
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split()[:2] == ["run-09999", "killed"]
     assert len(lines) == 21
-    assert counting.kinds == {"run": RUNS, "event": 20 * 3}
+    assert counting.kinds == {"key": 1, "run": RUNS, "event": 20 * 3}
     assert counting.commits == 0
 
     counting.kinds.clear()
     assert main(["runs", "--status", "killed", "--limit", "7", "--json"]) == 0
     assert [run["nodes"] for run in json.loads(capsys.readouterr().out)] == [2] * 7
-    assert counting.kinds == {"run": RUNS, "event": 7 * 3}
+    assert counting.kinds == {"key": 1, "run": RUNS, "event": 7 * 3}
 
     assert main(["runs"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == RUNS + 1
 
+    history = History(counting)
     counting.rows = 0
-    assert History(counting).run_ids("run-000", limit=10) == [f"run-000{number:02}" for number in range(10)]
+    assert history.run_ids("run-000", limit=10) == [f"run-000{number:02}" for number in range(10)]
     assert counting.rows == 10

@@ -135,7 +135,7 @@ def after_delete(store: str, template: Path) -> None:
     assert whole(store, "child") > 0
     History(store).delete("child")
     History(store).delete("bystander")
-    assert [key for key, _ in History(store).store.scan("", most=0) if not key.startswith("code/")] == []
+    assert [key for key, _ in History(store).store.scan("", most=0) if not key.startswith(("code/", "key/"))] == []
 
 
 def after_rollback(store: str, template: Path) -> None:
