@@ -158,7 +158,7 @@ def test_a_surrounding_that_wants_to_look_first_is_asked(
     try:
         scaled(1)
     finally:
-        surroundings.careful.discard("careful")
+        surroundings.verifying.discard("careful")
     assert calls() == ["1"]
 
 
