@@ -1,8 +1,8 @@
-"""Leases: one computation of one node, however many threads, tasks and processes ask for it.
+"""Leases: a node is computed once, however many threads, tasks and processes call it at the same time.
 
-Within a process a table of leases tells threads and tasks apart; between processes the store's own locks do, which the
-operating system frees when their owner dies. Waiting is described (`Pause`, `Wait`), not done, here: the same path
-serves functions and coroutines, and `drive` or `drive_async` at its edge does the waiting.
+Within a process, a table of leases decides which thread or task computes; between processes, the store's locks do, which
+the operating system frees when their owner dies. A path never waits itself: it yields requests (`Blocking`, `Pause`,
+`Wait`), which `drive` carries out for functions and `drive_async` awaits for coroutines.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .stores import Bytes, Hold, Store
 T = TypeVar("T")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
-_LOOK_AGAIN = 1.0  # seconds until a waiter makes sure that there is still somebody to wait for
+_CHECK_OWNER_EVERY = 1.0  # seconds after which a waiter checks that the lease still has an owner
 
 
 class Request(Protocol):
-    """Something a path wants done before it goes on: at once in a function, awaited in a coroutine."""
+    """What a path needs done before it continues: `now` for a function, `later`, awaited, for a coroutine."""
 
     def now(self) -> Any: ...
 
@@ -39,7 +39,7 @@ Path = Generator[Request, Any, T]
 
 
 class Blocking(Generic[T]):
-    """Call something that may wait for a disk or a network. It has returned, even for one who was cancelled meanwhile."""
+    """A request to call something that may wait for a disk or network. It always runs to its end, even if cancelled."""
 
     def __init__(self, function: Callable[..., T], *args: Any) -> None:
         self._function, self._args = function, args
@@ -48,25 +48,25 @@ class Blocking(Generic[T]):
         return self._function(*self._args)
 
     async def later(self) -> T:
-        import asyncio  # a coroutine runs in a program that has loaded it; others need not wait for that
+        import asyncio  # here: a program without coroutines need not import it
 
-        # a future, not a task: a loop that is shut down cancels tasks
+        # A future, not a task: a loop that shuts down cancels tasks.
         context = copy_context()
         context.run(on_behalf_of.set, lane())
         work = asyncio.get_running_loop().run_in_executor(_threads(), context.run, self.now)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            while not work.done():  # a thread cannot be stopped: it must not go on behind the back of who cancelled
+            while not work.done():  # a thread can't be stopped, and must not keep working after the cancellation
                 try:
                     await asyncio.wait([work])
                 except asyncio.CancelledError:
-                    pass  # told once more; the first is thrown on
+                    pass  # cancelled once more; the first cancellation is raised below
             raise
 
 
 class Pause:
-    """Let some time pass."""
+    """A request to sleep."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -81,9 +81,9 @@ class Pause:
 
 
 class Completion:
-    """Tells waiters of this process that `owner` has finished. It has, too, if nobody has `owner` any more."""
+    """Signals waiters in this process that `owner` has finished, or has been garbage-collected."""
 
-    # Without a lock, which Ctrl-C might leave half taken.
+    # No lock: Ctrl-C could leave it locked.
 
     def __init__(self, owner: object) -> None:
         self._owner = weakref.ref(owner)
@@ -95,34 +95,34 @@ class Completion:
         return self._ended or self._owner() is None
 
     def then(self, notify: Callable[[], object]) -> None:
-        """Call `notify` when it ends, in whichever thread that is; maybe twice."""
-        self._waiting.append(notify)  # first: else it might end in between, and nobody would be notified
+        """Call `notify` when it ends, in whichever thread that happens; possibly twice."""
+        self._waiting.append(notify)  # before the check, so that an end in between is not missed
         if self._ended:
             notify()
 
     def end(self) -> None:
-        """Notify the waiters. To be called again if Ctrl-C came in between."""
+        """Notify the waiters. Safe to repeat if Ctrl-C interrupted it."""
         self._ended = True
         for notify in self._waiting:
             notify()
 
 
 class Wait:
-    """Wait until another thread or task of this process has finished with a key."""
+    """A request to wait until another thread or task of this process has finished with a key."""
 
     def __init__(self, completion: Completion) -> None:
         self._completion = completion
 
     def now(self) -> None:
-        waiting = threading.Lock()  # not an Event: whoever releases the lease may do so inside this very wait
+        waiting = threading.Lock()  # not an Event: a signal handler may release the lease during this very wait
         waiting.acquire()
 
         def notify() -> None:
-            with suppress(RuntimeError):  # it was released before
+            with suppress(RuntimeError):  # already released
                 waiting.release()
 
         self._completion.then(notify)
-        while not waiting.acquire(timeout=_LOOK_AGAIN) and not self._completion.over:
+        while not waiting.acquire(timeout=_CHECK_OWNER_EVERY) and not self._completion.over:
             pass
 
     async def later(self) -> None:
@@ -131,31 +131,31 @@ class Wait:
         loop, over = asyncio.get_running_loop(), asyncio.Event()
 
         def notify() -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed, so nothing waits any more
                 loop.call_soon_threadsafe(over.set)
 
         self._completion.then(notify)
         while not (over.is_set() or self._completion.over):
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(over.wait(), _LOOK_AGAIN)
+                await asyncio.wait_for(over.wait(), _CHECK_OWNER_EVERY)
 
 
 class Thrown:
-    """An error on its way through a path: Python may give it another context where a generator raises it again."""
+    """An error that passes through a path, with its original context: Python may replace that when a generator re-raises."""
 
     def __init__(self, error: BaseException) -> None:
         self.error, self._context = error, error.__context__
 
     @staticmethod
     def restore(thrown: Thrown | None, error: BaseException) -> None:
-        """Make it what the user's function raised, without the frames of ours that lead there."""
+        """Give `error` back its context, and remove our own frames from its traceback."""
         if thrown is not None and error is thrown.error:
             error.__context__ = thrown._context
         error.__traceback__ = trimmed(error.__traceback__)
 
 
 def drive(path: Path[T]) -> T:
-    """Follow a path to its end in this thread."""
+    """Run a path to its end in this thread."""
     thrown: Thrown | None = None
     try:
         request = next(path)
@@ -171,15 +171,15 @@ def drive(path: Path[T]) -> T:
         result: T = end.value
         return result
     except BaseException as error:
-        path.close()  # Ctrl-C may have come between two requests
+        path.close()  # Ctrl-C may have hit between two requests
         if thrown is not None and isinstance(thrown.error, StopIteration) and error.__cause__ is thrown.error:
-            raise thrown.error from None  # which a generator that passes it on makes a RuntimeError of
+            raise thrown.error from None  # a generator that re-raises it turns it into a RuntimeError
         Thrown.restore(thrown, error)
-        raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
+        raise error  # not a bare `raise`: Python 3.10 would restore the whole traceback
 
 
 async def drive_async(path: Path[T]) -> T:
-    """Follow a path to its end in this task; the event loop goes on meanwhile."""
+    """Run a path to its end in this task; the event loop keeps running."""
     thrown: Thrown | None = None
     try:
         request = next(path)
@@ -197,14 +197,14 @@ async def drive_async(path: Path[T]) -> T:
     except BaseException as error:
         path.close()
         Thrown.restore(thrown, error)
-        raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
+        raise error  # not a bare `raise`: Python 3.10 would restore the whole traceback
 
 
 class Lease(Generic[T]):
-    """The right to compute one key: until it is released, or until nobody has it any more because Ctrl-C came first.
+    """The right to compute one key, until it is released, or garbage-collected because Ctrl-C came first.
 
-    `hold` keeps other processes away (None: the store could not be asked), `entry` stands under the key now, and `seen` is
-    what the caller made of that.
+    `hold` is the store's lock against other processes (None if the store failed), `entry` is what the key held when the
+    lease was acquired, and `seen` is what the caller's `look` returned for it.
     """
 
     hold: Hold | None = None
@@ -219,7 +219,7 @@ class Lease(Generic[T]):
         return None if self.hold is None else self.hold.entry
 
     def take(self) -> Completion | None:
-        """Take the key for this lease; or whose completion to wait for."""
+        """Claim the key within this process; otherwise return the completion to wait for."""
         with _mutex:
             other = _taken.get(self._key)
             if other is None or other.over:
@@ -233,22 +233,21 @@ class Lease(Generic[T]):
                 self.hold.release()
         finally:
             with _mutex:
-                # not in a child that was forked while its parent had the lease
-                if _taken.get(self._key) is self.completion:
+                if _taken.get(self._key) is self.completion:  # not in a child forked while its parent had the lease
                     self.completion.end()
                     del _taken[self._key]
 
 
-_taken: dict[tuple[str, str], Completion] = {}  # by store and key: what is being computed in this process
+_taken: dict[tuple[str, str], Completion] = {}  # by store and key: the computations in this process
 _mutex = threading.RLock()
 
 
 def acquire(
     store: Store, key: str, look: Callable[[Bytes | None], T], *, required: bool = False
 ) -> Path[Lease[T] | None]:
-    """The lease on `key`, with what `look` makes of the entry there; None after another of this process had it.
+    """Acquire the lease on `key` and call `look` with the entry there; None after waiting for another owner in this process.
 
-    A store that cannot be asked keeps nobody from computing, unless the lease is `required`.
+    If the store fails, a warning says so and the lease is granted anyway, unless it is `required`.
     """
     lease, pause = Lease[T](store, key), _FIRST_PAUSE
 
@@ -258,7 +257,7 @@ def acquire(
         except StoreError as error:
             if required:
                 raise
-            warn(f"could not take the lease on {key}; others may compute it, too: {error}")
+            warn(f"could not acquire the lease on {key}, so other processes may compute it, too: {error}")
         else:
             if lease.hold is None:
                 return False
@@ -279,19 +278,19 @@ def acquire(
         raise
 
 
-_MOST_THREADS = 32  # store operations of coroutines that are under way at once
+_MOST_THREADS = 32  # concurrent store operations of coroutines
 _pool: list[ThreadPoolExecutor] = []
 
 
 def _threads() -> ThreadPoolExecutor:
-    """Where coroutines wait for the store: threads of our own, since a loop has few and the program may need them."""
+    """Threads in which coroutines wait for the store. Not the event loop's: those are few, and the program may need them."""
     if not _pool:
         _pool.append(ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="oncemore-store"))
     return _pool[0]
 
 
 def _after_fork() -> None:
-    """A forked child has none of the threads that hold leases or wait for stores."""
+    """Threads that hold leases or wait for stores do not exist in a forked child."""
     global _mutex
     _mutex = threading.RLock()
     _taken.clear()
