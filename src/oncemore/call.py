@@ -12,6 +12,7 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -47,39 +48,21 @@ class Invoke:
         return await self.now()
 
 
+@dataclass(eq=False, slots=True)
 class Call:
     """One call of a step: its arguments and their identity, the code and the data it reads, and the resulting node."""
 
-    __slots__ = (
-        "args",
-        "arguments",
-        "behaviour",
-        "concurrent_node",
-        "damaged",
-        "entries",
-        "intent",
-        "kwargs",
-        "node",
-        "opening",
-        "run",
-    )
-
-    def __init__(
-        self,
-        run: Session,
-        entries: RunEntries,
-        node: Node,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        arguments: Arguments,
-        behaviour: Behaviour,
-    ) -> None:
-        self.run, self.entries, self.node = run, entries, node
-        self.args, self.kwargs, self.arguments, self.behaviour = args, kwargs, arguments, behaviour
-        self.damaged = False  # the node has an entry that can't be trusted
-        self.opening: Opening | None = None  # a hit resets the random generators to this earlier opening
-        self.concurrent_node: Node | None = None  # the node if the step runs concurrently with others (see overlap.py)
-        self.intent: Bytes | None = None  # effect="once" only: the stored intent, read under the lease
+    run: Session
+    entries: RunEntries
+    node: Node
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    arguments: Arguments
+    behaviour: Behaviour
+    damaged: bool = False  # the node has an entry that can't be trusted
+    opening: Opening | None = None  # a hit resets the random generators to this earlier opening
+    concurrent_node: Node | None = None  # the node if the step runs concurrently with others (see overlap.py)
+    intent: Bytes | None = None  # effect="once" only: the stored intent, read under the lease
 
     def use_concurrent_node(self) -> None:
         """Identify this call by the data as it was before concurrent steps changed it."""
@@ -141,11 +124,9 @@ class Definition:
         if options["outputs"] != ():
             check_outputs(options["outputs"], self.identity.names, self.name)
         # The outermost function decides: a wrapper may turn a coroutine function into a plain one.
-        self._drive: Callable[[Any], Any] = drive
+        self._drive: Callable[[Any], Any] = drive_async if inspect.iscoroutinefunction(function) else drive
         self.yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-        if inspect.iscoroutinefunction(function):
-            self._drive = drive_async
-        elif self.yields:
+        if self.yields:
             self._drive = generators.drive if inspect.isgeneratorfunction(function) else generators.drive_async
         if self.once and self.yields:
             raise UsageError(f"step {self.name}: effect='once' does not work on generators; return a value instead")

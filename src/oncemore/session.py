@@ -138,9 +138,7 @@ class Session:
         self._refresh = set(filter(None, map(str.strip, os.environ.get("ONCEMORE_REFRESH", "").split(","))))
         self._refreshed: set[tuple[str, str]] = set()
         self.used_nodes: set[str] = set()  # keys of the nodes that ran or were reused in this scope
-        self.applied: set[str] = (
-            set()
-        )  # keys of the entries whose effects happened in this scope; cleared by a rollback or restore
+        self.applied: set[str] = set()  # keys of the entries whose effects this scope has; cleared by a rollback
         self.warned_performed: set[str] = set()  # effect="once" steps with a warning that they are not performed again
         self.variants = Variants()
         self._ordinals: dict[str, Ordinals] = {}  # by call of an `every_call` step, while no other process takes part
@@ -176,7 +174,7 @@ class Session:
 
     @property
     def mark(self) -> str:
-        """Marks, in the record, that this scope has the run open."""
+        """This scope's mark in the record, which says that the run is open."""
         return self._opened.mark
 
     @property

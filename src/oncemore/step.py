@@ -167,9 +167,7 @@ class Step(_Verbs[P, R], _FunctionWrapper):
         self._self_reference = reference  # the run of the scope in which the step was pickled
         self._self_scoped = reference is None and not self._self_definition.share  # recorded only inside a scope
 
-    __class__ = property(
-        lambda self: Step
-    )  # wrapt's would be "function", and cloudpickle would then pickle the bare function
+    __class__ = property(lambda self: Step)  # with wrapt's, "function", cloudpickle would drop the step
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if self._self_scoped and not engaged:  # no scope is open anywhere in the process
@@ -210,9 +208,7 @@ class Step(_Verbs[P, R], _FunctionWrapper):
         if not isinstance(function, FunctionType):  # a partial, builtin or callable object, pickled as such
             return _load, (function, options, reference, None)
         module, name = function.__module__, function.__qualname__
-        if (
-            function is self.__wrapped__ and _by_name(module, name) is function
-        ):  # a library's, say: found under its own name
+        if function is self.__wrapped__ and _by_name(module, name) is function:  # a library's function, say
             return _load, (function, options, reference, None)
         if module != "__main__" and _by_name(module, name) is self:
             return _load_named, (module, name, reference)
