@@ -191,9 +191,9 @@ class Session:
         """What a worker needs to take part in this scope. From now on, identical calls are numbered in the store."""
         self.distributed = bool(self.attempt)
         try:
-            while self.distributed and self._ordinals:
-                call, ordinals = self._ordinals.popitem()
+            for call, ordinals in list(self._ordinals.items()) if self.distributed else ():
                 SharedOrdinals(self.store, self._counter(call), ordinals).publish()
+                self._ordinals.pop(call, None)  # only now: they would be lost with a store that fails
         except StoreError as error:
             warn(f"run {self.id}: identical calls are numbered in each process separately: {error}")
         inputs = OBSERVED if self.observes else None

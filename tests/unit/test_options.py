@@ -9,10 +9,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
-from oncemore import UsageError, checkpoint_scope, checkpointed, events, memoized
+from oncemore import CheckpointWarning, StoreError, UsageError, checkpoint_scope, checkpointed, events, memoized
 from oncemore.durations import seconds
+from oncemore.stores.memory import MemoryStore
 from tests.processes import Script
 
 Ran = Callable[[], "list[str]"]
@@ -448,6 +450,30 @@ def test_a_failed_generator_that_is_tried_again_is_the_same_call(ran: Ran) -> No
     with checkpoint_scope("retried items"):
         assert list(sample()) == ["yes"]
     assert ran() == []
+
+
+def test_ordinals_are_not_lost_if_they_could_not_be_handed_to_other_processes(ran: Ran) -> None:
+    class Failing(MemoryStore):
+        """A store that fails at the first commit of ordinals."""
+
+        failed = False
+
+        def commit(self, *, put: Any = {}, **rest: Any) -> bool:
+            if not self.failed and any(key.startswith("calls/") for key in put):
+                self.failed = True
+                raise StoreError("busy")
+            return super().commit(put=put, **rest)
+
+    @checkpointed(every_call=True)
+    def sample() -> None:
+        print("sample")
+
+    with checkpoint_scope("sent", store=Failing("sent")):
+        sample()
+        with pytest.warns(CheckpointWarning, match="identical calls are numbered in each process separately: busy"):
+            cloudpickle.dumps(sample)  # as a pool would, to send it to a worker
+        sample()
+    assert ran() == ["sample", "sample"]
 
 
 SAMPLES = """
