@@ -114,7 +114,7 @@ class Wait:
         self._completion = completion
 
     def now(self) -> None:
-        waiting = threading.Lock()  # not an Event: a signal handler may release the lease during this very wait
+        waiting = threading.Lock()  # not an Event: code that interrupts this very wait may release the lease
         waiting.acquire()
 
         def notify() -> None:

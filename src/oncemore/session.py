@@ -142,6 +142,7 @@ class Session:
         self.warned_performed: set[str] = set()  # effect="once" steps with a warning that they are not performed again
         self.variants = Variants()
         self._ordinals: dict[str, Ordinals] = {}  # by call of an `every_call` step, while no other process takes part
+        self._next_ordinal: dict[str, int] = {}  # by such a call: above all that this process has taken
         self.distributed = False  # other processes may take part, so ordinals are taken from the store
         self.loops: dict[str, Any] = {}  # the loops begun in this scope: the run as it was then; None once completed
         self._listeners: list[tuple[type[Event], Callable[[Any], object]]] = []
@@ -338,7 +339,7 @@ class Session:
         """The ordinals of identical calls in this scope; `call` is the step and its arguments."""
         if self.distributed:
             return SharedOrdinals(self.store, self._counter(call), self._ordinals.get(call))
-        return self._ordinals.setdefault(call, Ordinals())
+        return self._ordinals.setdefault(call, Ordinals(self._next_ordinal.get(call, 0)))
 
     def take(self, call: str) -> int:
         """Take the ordinal of a call that is about to be made, or was made inside a step that is skipped."""
@@ -346,8 +347,9 @@ class Session:
             number = self.ordinals(call).take()
         except StoreError as error:
             warn(f"run {self.id}: identical calls are numbered in each process separately: {error}")
-            self.distributed = False
+            self.distributed, self._ordinals = False, {}  # continue above those that this process has taken
             number = self.ordinals(call).take()
+        self._next_ordinal[call] = max(self._next_ordinal.get(call, 0), number + 1)
         took(call, number)
         return number
 
@@ -501,7 +503,7 @@ class Session:
 def _before_fork() -> None:
     """A forked child has the runs that are open here, and may take part in them."""
     for run in list(current.opened):
-        run.distributed = bool(run.attempt)  # written later: the stores have closed their connections
+        run.distributed = bool(run.attempt)  # published later: the stores have closed their connections
 
 
 os.register_at_fork(before=_before_fork)

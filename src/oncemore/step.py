@@ -404,7 +404,8 @@ def checkpointed(function: Callable[..., Any] | None = None, /, **options: Unpac
     def decorate(function: Any, /) -> Any:
         if isinstance(function, type) or not (callable(function) or isinstance(function, (classmethod, staticmethod))):
             raise UsageError(f"@checkpointed is for functions, not for {function!r}")
-        return Step(function, {**DEFAULTS, **options})
+        target: Any = function  # whose type the check has narrowed
+        return Step(target, {**DEFAULTS, **options})
 
     return decorate if function is None else decorate(function)
 

@@ -452,28 +452,38 @@ def test_a_failed_generator_that_is_tried_again_is_the_same_call(ran: Ran) -> No
     assert ran() == []
 
 
-def test_ordinals_are_not_lost_if_they_could_not_be_handed_to_other_processes(ran: Ran) -> None:
-    class Failing(MemoryStore):
-        """A store that fails at the first commit of ordinals."""
+class Failing(MemoryStore):
+    """A store that fails at so many commits of ordinals."""
 
-        failed = False
+    failures = 0
 
-        def commit(self, *, put: Any = {}, **rest: Any) -> bool:
-            if not self.failed and any(key.startswith("calls/") for key in put):
-                self.failed = True
-                raise StoreError("busy")
-            return super().commit(put=put, **rest)
+    def commit(self, *, put: Any = {}, **rest: Any) -> bool:
+        if self.failures and any(key.startswith("calls/") for key in put):
+            self.failures -= 1
+            raise StoreError("busy")
+        return super().commit(put=put, **rest)
 
+
+@pytest.mark.parametrize("published", [False, True])
+def test_no_ordinal_is_used_twice_if_the_store_fails_while_other_processes_take_part(ran: Ran, published: bool) -> None:
     @checkpointed(every_call=True)
     def sample() -> None:
         print("sample")
 
-    with checkpoint_scope("sent", store=Failing("sent")):
+    def send() -> None:
+        cloudpickle.dumps(sample)  # as a pool would, for a worker
+
+    with checkpoint_scope("sent", store=Failing(f"sent-{published}")) as run:
         sample()
+        if published:
+            send()
+        sample()
+        assert isinstance(run.store, Failing)
+        run.store.failures = 1
         with pytest.warns(CheckpointWarning, match="identical calls are numbered in each process separately: busy"):
-            cloudpickle.dumps(sample)  # as a pool would, to send it to a worker
+            sample() if published else send()
         sample()
-    assert ran() == ["sample", "sample"]
+    assert ran() == ["sample"] * (4 if published else 3)
 
 
 SAMPLES = """
