@@ -30,7 +30,6 @@ LAYERS: dict[str, set[str]] = {
         "map",
         "loop",
         "dry_run",
-        "joining",
         "scope",
         "generators",
         "call",

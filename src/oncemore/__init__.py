@@ -75,9 +75,9 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # else every name would be one of ours
-    # A script that only runs does not read the past: what does is loaded when it is asked for.
-    _LATER = {
+if not TYPE_CHECKING:  # a checker would take any name for one of ours
+    # Scripts rarely read the history of runs, so what does is imported on first use.
+    _LAZY = {
         "Checkpoint": "history.checkpoints",
         "Checkpoints": "history.checkpoints",
         "History": "history.history",
@@ -86,9 +86,9 @@ if not TYPE_CHECKING:  # else every name would be one of ours
     }
 
     def __getattr__(name):
-        if name not in _LATER:
+        if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(_import_module(f".{_LATER[name]}", __name__), name)
+        return getattr(_import_module(f".{_LAZY[name]}", __name__), name)
 
     def __dir__():
         return sorted({*globals(), *__all__})

@@ -1,7 +1,7 @@
-"""The path of one call of a step: bind, identify, recall; else lease, watch, run, record.
+"""The path of one call of a step: bind, identify, recall; on a miss: lease, watch, run, record.
 
-`Definition.path` is written once, for functions and coroutines: it says what it wants done (see flight.py), and the edge
-does it at once or awaits it. Steps that yield share all of it but the part in the middle (see generators.py).
+`Definition.path` serves functions and coroutines alike: it yields requests (see flight.py), which a driver carries out at
+once or awaits. Generator steps differ only in the middle of the path (see generators.py).
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from . import current, effects_once, generators, joining
+from . import current, effects_once, generators, scope
 from .blobs import keeping
 from .codec import Decoded, loads
 from .current import current_session, session_here
-from .dry_run import called_plainly
+from .dry_run import forbid_plain_call
 from .durations import seconds
 from .entries import Lookup, RunEntries
 from .errors import CodecError, FingerprintError, IntegrityError, OutputMissing, StoreError, UsageError, log, warn
@@ -27,7 +28,7 @@ from .flight import Blocking, Lease, Path, acquire, drive, drive_async
 from .identity import Arguments, Behaviour, CallIdentity, Identity
 from .node import ASKED, GONE, LEFT_OUT, NEW, CheckpointData, Node, inside, steps_around
 from .overlap import Member
-from .reasons import Dependencies, Explanation, Reason, compare
+from .reasons import Dependencies, Reason, compare
 from .records import Reference
 from .session import Session
 from .stores import Bytes
@@ -38,7 +39,7 @@ from .surroundings.unseeded import Opening, Unseeded
 
 
 class Invoke:
-    """Let the user's function run."""
+    """A request to call the user's function."""
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.now = functools.partial(function, *args, **kwargs)
@@ -47,57 +48,39 @@ class Invoke:
         return await self.now()
 
 
+@dataclass(eq=False, slots=True)
 class Call:
-    """One call of a step: what was passed, what identifies that, the code and what it reads, and the node it is."""
+    """One call of a step: its arguments and their identity, the code and the data it reads, and the resulting node."""
 
-    __slots__ = (
-        "args",
-        "arguments",
-        "behaviour",
-        "beside",
-        "damaged",
-        "entries",
-        "intent",
-        "kwargs",
-        "node",
-        "opening",
-        "run",
-    )
+    run: Session
+    entries: RunEntries
+    node: Node
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    arguments: Arguments
+    behaviour: Behaviour
+    damaged: bool = False  # the node has an entry that can't be trusted
+    opening: Opening | None = None  # a hit resets the random generators to this earlier opening
+    concurrent_node: Node | None = None  # the node if the step runs concurrently with others (see overlap.py)
+    intent: Bytes | None = None  # effect="once" only: the stored intent, read under the lease
 
-    def __init__(
-        self,
-        run: Session,
-        entries: RunEntries,
-        node: Node,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        arguments: Arguments,
-        behaviour: Behaviour,
-    ) -> None:
-        self.run, self.entries, self.node = run, entries, node
-        self.args, self.kwargs, self.arguments, self.behaviour = args, kwargs, arguments, behaviour
-        self.damaged = False  # an entry is there that cannot be trusted
-        self.opening: Opening | None = None  # to which the generators are to be put back, if it is skipped
-        self.beside: Node | None = None  # what the node is called if steps run side by side
-        self.intent: Bytes | None = None  # of an effect="once" step, as it stands under the lease
-
-    def take_beside(self) -> None:
-        """Be the node that it is if steps run side by side."""
-        assert self.beside is not None
-        node, self.beside = self.beside, None
+    def use_concurrent_node(self) -> None:
+        """Identify this call by the data as it was before concurrent steps changed it."""
+        assert self.concurrent_node is not None
+        node, self.concurrent_node = self.concurrent_node, None
         node.call, node.identity, node.doubt = self.node.call, self.node.identity, self.node.doubt
         node.variants = self.node.variants
         self.node = node
 
     @property
     def recursive(self) -> bool:
-        """Whether the node is being computed around this very call."""
+        """Whether this call happens while its own node is being computed."""
         around = steps_around()
         return bool(around) and self.node.key in [node.key for node in around]
 
 
-class Found(NamedTuple):
-    """What recall brought: an entry with its value and effects, or the reason why there is none."""
+class Recalled(NamedTuple):
+    """The outcome of a recall: an entry with its value and effects, or the reason why there is none."""
 
     entry: Decoded | None = None
     value: Any = None
@@ -106,59 +89,58 @@ class Found(NamedTuple):
     why: str | None = None
 
 
-_NOTHING = Found()
-PARTED = "what it changed was recorded with a step that ran at the same time and is not skipped"
+_NOTHING = Recalled()
+_CHANGES_ELSEWHERE = "its changes were recorded with a step that ran at the same time and is not skipped"
 
 
-class Ahead(NamedTuple):
-    """A call that can be skipped: `ended` says when it ran, beside others, and `reuse` skips it and gives its value.
+class Skippable(NamedTuple):
+    """A recorded call of `run.map` that has not been skipped yet.
 
-    `whole`: whether all of its changes can be made, now that those that ended before it have been skipped. If not, it runs.
+    `ended` orders it among the steps that ran concurrently, `reuse` skips it and returns its value. `is_complete` says
+    whether all of its changes can be restored once the steps that ended before it have been skipped; if not, it runs.
     """
 
     ended: int
     reuse: Callable[[], Any]
-    whole: Callable[[], bool]
+    is_complete: Callable[[], bool]
 
 
 class Definition:
-    """A step as it was declared, and what its calls do."""
+    """A step as declared, and the path that its calls take."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self.function, self.options = function, options
-        self.name: str = options["name"] or step_name(function)
+        self.name: str = options["name"] or _default_name(function)
         self.share: bool = options["share"]
         self.every_call: bool = options["every_call"]
         if options["effect"] not in (None, "once"):
-            raise UsageError(f"step {self.name}: effect={options['effect']!r} is not 'once'")
+            raise UsageError(f"step {self.name}: effect={options['effect']!r} is not supported; use effect='once'")
         self.once = options["effect"] == "once"
         self.expires: float | None = None if options["expires"] is None else seconds(options["expires"])
-        taken = {name: options[name] for name in ("version", "ignore", "key", "code", "inputs", "redact")}
+        identity_options = {name: options[name] for name in ("version", "ignore", "key", "code", "inputs", "redact")}
         if options["inputs"] == inputs.OBSERVED:
-            taken["inputs"] = ()
-        self.identity = Identity(function, step=self.name, **taken)
+            identity_options["inputs"] = ()
+        self.identity = Identity(function, step=self.name, **identity_options)
         if options["outputs"] != ():
             check_outputs(options["outputs"], self.identity.names, self.name)
-        # the outermost function decides: a wrapper may make a plain function of a coroutine's
-        self._follow: Callable[[Any], Any] = drive
+        # The outermost function decides: a wrapper may turn a coroutine function into a plain one.
+        self._drive: Callable[[Any], Any] = drive_async if inspect.iscoroutinefunction(function) else drive
         self.yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-        if inspect.iscoroutinefunction(function):
-            self._follow = drive_async
-        elif self.yields:
-            self._follow = generators.drive if inspect.isgeneratorfunction(function) else generators.drive_async
+        if self.yields:
+            self._drive = generators.drive if inspect.isgeneratorfunction(function) else generators.drive_async
         if self.once and self.yields:
-            raise UsageError(f"step {self.name}: effect='once' is for steps that return, not for generators")
+            raise UsageError(f"step {self.name}: effect='once' does not work on generators; return a value instead")
 
     def call(self, run: Session, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool = False) -> Any:
-        """A call: the value, or what awaits it, or what yields its items. `fresh` runs it whatever is kept."""
+        """Call the step: the value, a coroutine, or a generator. `fresh` runs it even if it has a checkpoint."""
         if self.yields:
-            body = self.function(*args, **kwargs)  # nothing of it runs yet
-            return self._follow(generators.path(self, body, run, args, kwargs, fresh=fresh))
-        return self._follow(self.path(run, args, kwargs, fresh=fresh))
+            body = self.function(*args, **kwargs)  # none of its code runs yet
+            return self._drive(generators.path(self, body, run, args, kwargs, fresh=fresh))
+        return self._drive(self.path(run, args, kwargs, fresh=fresh))
 
-    def plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that belongs to no run."""
-        called_plainly(self.name)
+    def call_plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function outside any run."""
+        forbid_plain_call(self.name)
         return self.function(*args, **kwargs)
 
     # -- the path of one call
@@ -173,15 +155,15 @@ class Definition:
             found = _NOTHING
             while True:
                 if not fresh:
-                    found = yield from self._look(call, found)
+                    found = yield from self._try_recall(call, found)
                     if found.entry is not None:
                         return self.reuse(call, found)
-                look = functools.partial(self._look_again, call, fresh=fresh, warned=found.why)
+                look = functools.partial(self._recall_under_lease, call, fresh=fresh, warned=found.why)
                 leases = yield from self._acquire(call, look)
-                if leases:  # else another thread or task had it: look at what came of that
+                if leases:  # else another thread or task had it: recall what it recorded
                     break
             lease = leases[0]
-            if isinstance(lease.seen, Found):
+            if isinstance(lease.seen, Recalled):
                 return self.reuse(call, lease.seen)
             return (yield from self._compute(call, lease, lease.seen))
         except BaseException:
@@ -191,22 +173,25 @@ class Definition:
             for held in leases:
                 held.release()
 
-    def ahead(self, run: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Path[Ahead | None]:
-        """What is kept of a call that is about to be made, if anything is: to be skipped when its turn comes."""
+    def find_skippable(self, run: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Path[Skippable | None]:
+        """The recorded call, ready to be skipped later; None if it has no valid checkpoint."""
         call = self.identify(run, args, kwargs)
         found = _NOTHING
         try:
             if call is not None and not call.recursive:
-                found = yield from self._look(call, found)
+                found = yield from self._try_recall(call, found)
         finally:
             if call is not None and found.entry is None:
                 self.give_back(call)
         if call is None or found.entry is None:
             return None
         ended = 0 if found.context is None else found.entry.meta.get("ended", 0)
-        return Ahead(ended, functools.partial(self.reuse, call, found), functools.partial(self._is_whole, call, found))
+        return Skippable(
+            ended, functools.partial(self.reuse, call, found), functools.partial(self._is_complete, call, found)
+        )
 
-    def _is_whole(self, call: Call, found: Found) -> bool:
+    def _is_complete(self, call: Call, found: Recalled) -> bool:
+        """Whether the concurrent steps that some of its changes may be recorded with have been skipped as well."""
         assert found.entry is not None
         concurrent = call.run.concurrent
         if self.once or found.context is None or concurrent.made.issuperset(found.entry.meta.get("needs", ())):
@@ -216,15 +201,16 @@ class Definition:
         return False
 
     def may_skip(self, run: Session) -> bool:
-        """Whether anything can be kept of its calls."""
+        """Whether any call of this step can have a checkpoint."""
         return run.resumed or self.share or run.entries.has_aliases or self.name in run.ran or self.name in run.reused
 
-    def _look(self, call: Call, found: Found) -> Path[Found]:
-        """What is kept for the node; `found` is what came of the last look."""
-        stored = (
-            call.run.resumed or self.share or call.entries.has_aliases
-        )  # else there is only what this process wrote
-        if stored and self._follow is drive_async and not call.entries.at_hand(call.node):
+    def _try_recall(self, call: Call, found: Recalled) -> Path[Recalled]:
+        """Recall the node; `found` is the outcome of the previous attempt.
+
+        In a new run, only this process can have written anything, so an entry that is not in memory does not exist.
+        """
+        stored = call.run.resumed or self.share or call.entries.has_aliases
+        if stored and self._drive is drive_async and not call.entries.at_hand(call.node):
             yield from call.entries.fetch(call.node)
         if call.entries.at_hand(call.node):
             return self.recall(call, found.why)
@@ -233,30 +219,34 @@ class Definition:
         return found
 
     def _acquire(self, call: Call, look: Callable[[Bytes | None], Any]) -> Path[list[Lease[Any]]]:
-        """The lease on the node; for effect="once" also that on the call, whatever its code. None if others had one."""
-        guard: Lease[Bytes | None] | None = None
+        """The lease on the node; with effect="once", also a lease on the call, whose key does not depend on code.
+
+        Empty if another thread or task of this process had one of them.
+        """
+        guards: list[Lease[Any]] = []
         around = [key for node in steps_around() for key in (node.key, *([node.intent] if node.call else []))]
         if self.once:
-            intent = call.node.intent
-            guard = yield from acquire(call.run.store, intent, lambda entry: entry, around=around, required=True)
+            guard = yield from acquire(
+                call.run.store, call.node.intent, lambda entry: entry, name=call.node.id, around=around, required=True
+            )
             if guard is None:
                 return []
-            call.intent = guard.seen
+            guards, call.intent = [guard], guard.seen
+        lease: Lease[Any] | None = None
         try:
-            lease = yield from acquire(call.run.store, call.node.key, look, around=around, required=self.once)
-        except BaseException:
-            if guard is not None:
-                guard.release()
-            raise
-        if guard is None:
-            return [] if lease is None else [lease]
-        if lease is None:
-            guard.release()
-            return []
-        return [lease, guard]
+            lease = yield from acquire(
+                call.run.store, call.node.key, look, name=call.node.id, around=around, required=self.once
+            )
+            return [] if lease is None else [lease, *guards]
+        finally:
+            if lease is None:
+                for guard in guards:
+                    guard.release()
 
-    def _look_again(self, call: Call, entry: Bytes | None, *, fresh: bool, warned: str | None) -> Found | Reason:
-        """What another process completed before we had the lease, under which `entry` stands; or why the step is to run."""
+    def _recall_under_lease(
+        self, call: Call, entry: Bytes | None, *, fresh: bool, warned: str | None
+    ) -> Recalled | Reason:
+        """What another process recorded before we got the lease, or the reason to run. `entry` is the node's entry now."""
         if fresh:
             return Reason(ASKED[0])
         if entry is not None:
@@ -269,64 +259,63 @@ class Definition:
         return Reason(warned) if warned else self.reason(call)
 
     def _compute(self, call: Call, lease: Lease[Any], why: Reason) -> Path[Any]:
+        """Run the function, and record its result and effects."""
         run, node = call.run, call.node
         dependencies = self.dependencies(call)  # now: the function may change what it depends on
         run.will_run(node, why.text, once=self.once)
         begin = functools.partial(effects_once.begin, call.entries, node, call.intent, requested=why.text in ASKED)
         settled = (yield Blocking(begin)) if self.once else None
         member = run.beside.enter()
-        here, leave = current.enter(run if run.id else current_session()), inside(node)
+        token, leave = current.enter(run if run.id else current_session()), inside(node)
         try:
             watcher = Watcher(self.context(call, runs=True, member=member))
-            begun, started = run.begin(node), time.perf_counter()
+            running, started = run.begin(node), time.perf_counter()
             try:
                 value = (yield Invoke(self.function, call.args, call.kwargs)) if settled is None else settled.load()
                 if watcher.waiting:
                     yield Blocking(watcher.returned)
             except BaseException as error:
                 watcher.failed()
-                took = time.perf_counter() - started
+                elapsed = time.perf_counter() - started
                 if isinstance(error, Exception):
-                    yield Blocking(functools.partial(self._failed, call, error, reason=why, seconds=took))
+                    yield Blocking(functools.partial(self._record_failure, call, error, reason=why, seconds=elapsed))
                 elif run.report is not None:
-                    run.report.interrupted(node.step, took)
+                    run.report.interrupted(node.step, elapsed)
                 raise
             finally:
-                run.started.end(begun)
+                run.started.end(running)
         except BaseException:
             member.leave()
             raise
         finally:
             leave()
-            current.leave(here)
-        took = time.perf_counter() - started
+            current.leave(token)
+        elapsed = time.perf_counter() - started
         watcher.context.value = value
         try:
             effects = watcher.effects()
         except (CodecError, StoreError) as error:
-            yield Blocking(functools.partial(run.not_kept, node, str(error), seconds=took))
+            yield Blocking(functools.partial(run.not_saved, node, str(error), seconds=elapsed))
             return value
         else:
-            self._changed(call, effects)
+            self._note_changes(call, effects)
         finally:
             member.leave()
-        beside = member.overlapped and bool(call.behaviour.data)
-        if beside:
+        data = self.checkpoint_data(value, effects, watcher.context, dependencies)
+        data.hold, data.seen, data.damaged = lease.hold, lease.entry, call.damaged
+        if member.overlapped and call.behaviour.data:
             run.concurrent.steps.add(self.name)
-        kept = self.kept(value, effects, watcher.context, dependencies)
-        kept.hold, kept.seen, kept.damaged = lease.hold, lease.entry, call.damaged
-        if beside:
-            kept.meta["beside"] = True
+            data.meta["beside"] = True
         if member.needs:
-            kept.meta["needs"] = member.needs
+            data.meta["needs"] = member.needs
         if member.overlapped and (effects or member.needs):
-            kept.meta["ended"] = member.ended or run.concurrent.stamp()
+            data.meta["ended"] = member.ended or run.concurrent.stamp()
         run.concurrent.parted.discard(node.key)
-        yield Blocking(functools.partial(run.record_result, node, kept, reason=why, seconds=took))
+        yield Blocking(functools.partial(run.record_result, node, data, reason=why, seconds=elapsed))
         return value
 
-    def _failed(self, call: Call, error: Exception, *, reason: Reason, seconds: float) -> None:
-        if self.once and not isinstance(error, OutputMissing):  # there, the body did finish
+    def _record_failure(self, call: Call, error: Exception, *, reason: Reason, seconds: float) -> None:
+        if self.once and not isinstance(error, OutputMissing):  # which is raised after the body has finished
             effects_once.withdraw(call.entries, call.node)
         call.run.record_failure(call.node, error, reason=reason, seconds=seconds)
 
@@ -335,11 +324,14 @@ class Definition:
     def identify(
         self, run: Session, args: tuple[Any, ...], kwargs: dict[str, Any], *, take: bool = True
     ) -> Call | None:
-        """Which node this call is. None if the code has no identity: that is told, and the function just runs."""
+        """Which node this call is. None if the arguments don't fit, or if the code has no identity, with a warning.
+
+        `take` uses up an ordinal of a step with `every_call`; without it, the next call is described.
+        """
         try:
             bound = self.identity.bind(*args, **kwargs)
         except TypeError:
-            return None  # calling the function itself gives the error that the user knows
+            return None  # calling the function raises the error that users know
         if run.unseeded is not None:
             run.unseeded.look_again(run.entries.opening)
         group = run.beside
@@ -347,10 +339,10 @@ class Definition:
         try:
             behaviour = self.identity.look()
         except FingerprintError as error:
-            warn(f"{error}. Until then it runs every time")
+            warn(f"{error}. Until then, the step runs every time")
             run.unkept.setdefault(self.name, str(error))
             if take:
-                run.will_go(self.name, str(error))
+                run.will_run_without_node(self.name, str(error))
             return None
         arguments = self.identity.identify(bound, args, kwargs)
         if self.every_call:
@@ -364,24 +356,25 @@ class Definition:
             node.variants = run.variants
             node.call = node.identity.digest
         if behaviour.data:
-            busy = busy or group.entered != entered  # then a step may be changing the data, or may have meanwhile
-            code = behaviour.with_data(group.epochs.first(zip(self._names(call), behaviour.digests), busy=busy))
-            call.beside = entries.node(self.name, arguments.digest, code) if code != behaviour.digest else None
-            if call.beside is not None and (busy or group.apart or self.name in run.concurrent.steps):
-                call.take_beside()
+            busy = busy or group.entered != entered  # a concurrent step may have changed the data while we read it
+            code = behaviour.with_data(group.epochs.first(zip(self._data_names(call), behaviour.digests), busy=busy))
+            if code != behaviour.digest:
+                call.concurrent_node = entries.node(self.name, arguments.digest, code)
+                if busy or group.apart or self.name in run.concurrent.steps:
+                    call.use_concurrent_node()
         return call
 
-    def _names(self, call: Call) -> Iterator[str]:
-        """What the data that the code reads is called within the run: what belongs to no module is the step's own."""
+    def _data_names(self, call: Call) -> Iterator[str]:
+        """Names, unique within the run, of the data that the code reads; data outside modules belongs to the step."""
         for datum in call.behaviour.data:
             own = datum.slot is None or datum.slot.space is None
             yield f"{self.name}/{datum.name}" if own else datum.name
 
-    def _changed(self, call: Call, effects: Mapping[str, Any]) -> None:
-        """Note that it was a step that changed the data which its code reads."""
+    def _note_changes(self, call: Call, effects: Mapping[str, Any]) -> None:
+        """Note that this step, not the script, changed the data that its code reads."""
         if "globals" in effects:
-            with call.run.beside.lock:  # looked at and noted together: the last to look has the last word
-                call.run.beside.epochs.leave(zip(self._names(call), call.behaviour.look_again()))
+            with call.run.beside.lock:  # read and noted together, so that the last to read has the last word
+                call.run.beside.epochs.leave(zip(self._data_names(call), call.behaviour.look_again()))
 
     def give_back(self, call: Call) -> None:
         """The call failed: the next identical one is the same node."""
@@ -390,23 +383,23 @@ class Definition:
 
     # -- recall
 
-    def recall(self, call: Call, warned: str | None = None) -> Found:
-        """The value kept for the node, or why it does not count; `told` has been said about it already."""
+    def recall(self, call: Call, warned: str | None = None) -> Recalled:
+        """Load the node's checkpoint, or say why it is not valid. `warned` is a reason that was already warned about."""
         entry, why = self.find(call, warned, again=False)
         if entry is None:
-            return Found(why=why)
+            return Recalled(why=why)
         if call.node.key in call.run.concurrent.parted and not self.once:
-            return Found(why=PARTED)
+            return Recalled(why=_CHANGES_ELSEWHERE)
         try:
             if entry.value_only and not verifying and not self.options["outputs"]:
-                return Found(entry, entry.load(), why=why)
+                return Recalled(entry, entry.load(), why=why)
             value, effects, context = self.load(call, entry)
             for kind, obstacle in obstacles(context, effects, self.repeated(call, entry)):
                 if not self.once:
-                    return Found(why=obstacle)
-                warn(f"step {self.name} is not performed again, but what it did cannot be restored: {obstacle}")
+                    return Recalled(why=obstacle)
+                warn(f"step {self.name} is not performed again, but its effects cannot be restored: {obstacle}")
                 effects.pop(kind, None)
-            return Found(entry, value, effects, context, why)
+            return Recalled(entry, value, effects, context, why)
         except CodecError as error:
             if call.entries.replaced(entry):
                 return self.recall(call, warned)
@@ -417,78 +410,76 @@ class Definition:
                 ) from error
             if str(error) != warned:
                 warn(f"step {self.name} runs again: {error}")
-            return Found(why=str(error))
+            return Recalled(why=str(error))
 
-    def reuse(self, call: Call, found: Found) -> Any:
-        """Skip the step: leave the world as if it had run."""
+    def reuse(self, call: Call, found: Recalled) -> Any:
+        """Skip the step: restore its effects, so that everything is as if it had run, and return its value."""
         assert found.entry is not None
         value = found.value
         again = found.context is not None and self.repeated(call, found.entry)
         call.run.count_reuse(self.name, call.node.key, found.entry.seconds)
         if found.entry.key == call.node.intent:
-            self._tell_performed(call, found)
+            self._warn_performed(call, found)
         if found.entry.read_files or self.identity.inputs:
-            self.reused_files(call, found.entry)
+            self.check_files(call, found.entry)
         if found.context is not None:
             depend(call.run, found.entry.meta.get("reads", ()))
             if call.opening is not None and call.run.unseeded is not None and call.run.unseeded.choose(call.opening):
                 call.run.beside.epochs.restart(call.opening.digests.items())
-            member = call.run.beside.enter()  # so that nobody takes what it changes now for the script's doing
+            member = call.run.beside.enter()  # so that its changes are not taken for the script's own
             try:
                 found.context.member = member
                 with member.group.lock:
                     call.run.concurrent.skipped(found.entry.meta.get("ended", 0))
-                    value, effects = self._in_order(call, found)
+                    value, effects = self._load_in_order(call, found)
                     restore(found.context, effects, repeated=again or ())
-                    self._changed(call, effects)
+                    self._note_changes(call, effects)
             finally:
                 member.leave()
             call.run.applied.add(found.entry.key)
         return value
 
-    def _in_order(self, call: Call, found: Found) -> tuple[Any, Mapping[str, Any]]:
-        """What the step returned and did, now that those that ended before it have been skipped; see `InOrder`."""
+    def _load_in_order(self, call: Call, found: Recalled) -> tuple[Any, Mapping[str, Any]]:
+        """The value and effects, loaded now that the steps that ended before it have been skipped; see `InOrder`."""
         assert found.entry is not None and found.context is not None
         in_order = found.effects.get("globals", {}).get("in order")
         if in_order is not None:
-            with keeping(call.run.store), contextlib.suppress(LookupError):  # then the data holds something else now
+            with keeping(call.run.store), contextlib.suppress(LookupError):  # the data has different content now
                 value, effects = loads(in_order, found.entry.meta.get("main", ""), found.context.roots.find)
                 return value, effects
         return found.value, found.effects
 
-    def reused_files(self, call: Call, entry: Decoded) -> None:
-        """See `inputs.reused`."""
+    def check_files(self, call: Call, entry: Decoded) -> None:
+        """Warn about files that changed since the step read them; see `inputs.reused`."""
         read, arguments = entry.meta.get("files", {}), dict(zip(self.identity.names, call.arguments.bound))
         inputs.reused(call.run, self.name, call.node.key, self.options, arguments, read)
 
     def repeated(self, call: Call, entry: Decoded) -> set[str]:
-        """The kinds of effects of which this scope has seen those of an entry already, and others have maybe changed them."""
+        """The kinds of effects not to apply twice, if this scope has applied those of the entry before."""
         return repeated(entry.meta.get("reads", ())) if entry.key in call.run.applied else set()
 
-    def _tell_performed(self, call: Call, found: Found) -> None:
-        """Say that an effect="once" call was performed though its checkpoint does not count; of each step once in a scope."""
+    def _warn_performed(self, call: Call, found: Recalled) -> None:
+        """Warn, once per step and scope, that an effect="once" call is not performed again though it has no checkpoint."""
         assert found.entry is not None
-        why = found.why or self._compared(call).text
-        explanation = (
-            f"its checkpoint does not count any more: {why}" if why != NEW else "it has no checkpoint any more"
-        )
+        why = found.why or self.compare(call).text
+        explanation = f"its checkpoint is no longer valid: {why}" if why != NEW else "it no longer has a checkpoint"
         was, now = CallIdentity.from_json(found.entry.meta["identity"]), call.node.identity
         if now is not None and now.digest != was.digest:
             explanation = f"it was recorded as {was.step}({', '.join(was.values)}), before the step was edited"
         performed = f"step {self.name} was performed on {effects_once.at(found.entry)} and is not performed again ({explanation})"
-        if self.name in call.run.performed:
+        if self.name in call.run.warned_performed:
             log("run %s: %s", call.run.id, performed)
             return
-        call.run.performed.add(self.name)
+        call.run.warned_performed.add(self.name)
         warn(
-            f"{performed}. Its recorded result is returned, as for every other such call in this scope. "
+            f"{performed}. This call returns its recorded result, and so do other such calls of the step in this scope. "
             f"{effects_once.remedy(self.name)}"
         )
 
     def find(self, call: Call, warned: str | None = None, *, again: bool = True) -> Lookup:
-        """The node's checkpoint if it counts now, or None and the reason if that is known.
+        """The node's checkpoint if it is valid now; otherwise None, with the reason if it is known.
 
-        What an effect="once" call has done counts whatever became of its checkpoint: then it is the record of that.
+        For an effect="once" call that was performed but has no valid checkpoint, the record of its performance.
         """
         if call.run.wants_fresh(call.node, once=self.once):
             return Lookup(None, ASKED[1])
@@ -498,45 +489,22 @@ class Definition:
             return Lookup(performed, found.why if doubt is None else f"it may have been performed: {doubt['doubt']}")
         return found
 
-    def _find_earlier(self, call: Call, unseeded: Unseeded) -> Decoded | None:
-        """What was kept of a step that drew when the generators were as an earlier scope of this process found them."""
-        noted = call.entries.readings(call.node)
-        if noted is None or not any(read.startswith("random:") for read in noted["reads"]):
-            return None
-        openings = unseeded.earlier()  # first: another thread may choose one meanwhile
-        chosen = unseeded.chosen
-        mark = (
-            "random:" if chosen is None else "random:~"
-        )  # of a step beside others, they may have been put back for another
-        for opening in openings if chosen is None else [chosen]:
-
-            def then(read: str, opening: Opening = opening) -> str:
-                known = opening.digests.get(read.replace("~", "", 1)) if read.startswith(mark) else None
-                return digest_of(call.run, read) if known is None else known.hex()
-
-            found = call.entries.find(call.node, then).entry
-            if found is not None:
-                call.opening = opening
-                return found
-        return None
-
     def _find_checkpoint(self, call: Call, warned: str | None, again: bool) -> Lookup:
         run, node = call.run, call.node
 
-        def tell(text: str) -> None:
-            if not self.once or effects_once.find(call.entries, node) is None:  # else it does not run again
+        def warn_unless_performed(text: str) -> None:
+            if not self.once or effects_once.find(call.entries, node) is None:  # otherwise the step doesn't run again
                 warn(text)
 
         try:
             entry, why = call.entries.find(node, functools.partial(digest_of, run), again=again)
-            if entry is None and call.beside is not None:
-                entry = call.entries.find(call.beside, functools.partial(digest_of, run), again=again).entry
-                if entry is not None and not entry.meta.get("beside"):
-                    entry = None
-                if entry is not None:
-                    call.take_beside()
+            if entry is None and call.concurrent_node is not None:
+                other = call.entries.find(call.concurrent_node, functools.partial(digest_of, run), again=again).entry
+                if other is not None and other.meta.get("beside"):
+                    entry = other
+                    call.use_concurrent_node()
             if entry is None and run.unseeded is not None:
-                entry = self._find_earlier(call, run.unseeded) or entry
+                entry = self._find_earlier_draw(call, run.unseeded)
             if entry is not None and not entry.value_only and entry.meta.get("beside"):
                 run.concurrent.steps.add(self.name)
         except StoreError as error:
@@ -545,29 +513,50 @@ class Definition:
             call.damaged = True
             why = f"entry damaged: {error}"
             if why != warned:
-                tell(f"step {self.name} runs again, its checkpoint is damaged: {error}")
+                warn_unless_performed(f"step {self.name} runs again: its checkpoint is damaged: {error}")
             return Lookup(None, why)
         if why is not None and why != warned:
             if GONE in why:
                 if run.strict:
                     raise IntegrityError(f"step {self.name}: entry {node.key} is gone from the store")
-                tell(f"step {self.name} runs again: its checkpoint {node.key} is gone from the store")
+                warn_unless_performed(f"step {self.name} runs again: its checkpoint {node.key} is gone from the store")
             elif why == LEFT_OUT:
-                tell(f"step {self.name} runs again: its result or what else it did was {LEFT_OUT}")
+                warn_unless_performed(f"step {self.name} runs again: its result, or one of its effects, was {LEFT_OUT}")
         if entry is not None and self.expires is not None:
             age = time.time() - entry.time
             if age > self.expires:
-                return Lookup(None, f"expired: {age:.0f} s old, kept for {self.expires:.0f} s")
+                return Lookup(None, f"expired: {age:.0f} s old, valid for {self.expires:.0f} s")
         if entry is not None and entry.read_files and inputs.observes(run, self.options):
-            changed = inputs.changed(run, entry.meta["files"])  # kept when it did not count yet
+            changed = inputs.changed(run, entry.meta["files"])  # recorded before inputs="observed" was set
             if changed is not None:
                 return Lookup(None, changed)
         return Lookup(entry, why)
 
+    def _find_earlier_draw(self, call: Call, unseeded: Unseeded) -> Decoded | None:
+        """The checkpoint of a step that drew from unseeded generators as an earlier scope of this process found them."""
+        noted = call.entries.readings(call.node)
+        if noted is None or not any(read.startswith("random:") for read in noted["reads"]):
+            return None
+        openings = unseeded.earlier()  # before `chosen` is read: another thread may choose one in between
+        chosen = unseeded.chosen
+        # Once one is chosen, only reads of concurrent steps ("~") refer to it: generators may be reset for another step.
+        prefix = "random:" if chosen is None else "random:~"
+        for opening in openings if chosen is None else [chosen]:
+
+            def digest_then(read: str, opening: Opening = opening) -> str:
+                known = opening.digests.get(read.replace("~", "", 1)) if read.startswith(prefix) else None
+                return digest_of(call.run, read) if known is None else known.hex()
+
+            found = call.entries.find(call.node, digest_then).entry
+            if found is not None:
+                call.opening = opening
+                return found
+        return None
+
     def load(
         self, call: Call, entry: Decoded, context: CallContext | None = None
     ) -> tuple[Any, dict[str, Any], CallContext]:
-        """The value and the effects of an entry. CodecError if the caller's objects are not shared as they were then."""
+        """An entry's value and effects. CodecError if the caller's objects are not shared as they were then."""
         if context is None:
             context = self.match_objects(call, entry, ("argument", "global", "state"))
         with keeping(call.run.store):
@@ -575,42 +564,38 @@ class Definition:
         value, effects = loaded if entry.meta.get("effects") else (loaded, {})
         return value, effects, context
 
-    def look(self, call: Call, entry: Decoded) -> Any:
-        """The value, or a generator of the items, for one who only looks."""
+    def read(self, call: Call, entry: Decoded) -> Any:
+        """An entry's value, or a generator of its items. Nothing is restored or counted as reused."""
         if self.yields:
-            return self._follow(generators.look(self, call, entry))
+            return self._drive(generators.read(self, call, entry))
         return self.load(call, entry)[0]
 
     def match_objects(self, call: Call, entry: Decoded, kinds: tuple[str, ...] = ("argument",)) -> CallContext:
-        """The call, its objects known by the names that they have in the entry."""
+        """The call's context, with the caller's objects under the names that they have in the entry."""
         context, roots = self.context(call), entry.meta.get("roots", ())
         for name in context.arguments if roots else ():
-            context.roots.add("argument", name)  # in the order in which they were named then
+            context.roots.add("argument", name)  # in the order in which they were named when it was recorded
         context.roots.match(roots, kinds)
         return context
 
     def context(self, call: Call, *, runs: bool = False, member: Member | None = None) -> CallContext:
-        """The call as its surroundings see it."""
+        """The call as its surroundings see it; `runs` if the function is about to be called."""
         arguments, counted = dict(zip(self.identity.names, call.arguments.bound)), self.identity.contents
-        if not self.identity.plain:  # sharing is told from those that count to the others
+        if not self.identity.plain:  # identified arguments first: objects shared with ignored ones are named after them
             arguments = {**{name: arguments[name] for name in counted}, **arguments}
         data, spaces = call.behaviour.reached(call.arguments)
         digests = call.arguments.take_digests() if runs else None
         node = call.node.key
         return CallContext(self.name, call.run, arguments, counted, self.options, data, spaces, digests, node, member)
 
-    # -- why it runs, and what is kept of it
+    # -- why it runs, and what is recorded
 
     def reason(self, call: Call) -> Reason:
-        """Why the node runs though nothing is wrong with a checkpoint of it: something it depends on changed, or it is new."""
-        return self._compared(call) if call.run.resumed else Reason(NEW)
+        """Why a node without a checkpoint runs: something it depends on changed, or it is new."""
+        return self.compare(call) if call.run.resumed else Reason(NEW)
 
-    def compare(self, call: Call) -> Explanation:
-        """What differs from the nearest checkpoint of the step that this scope has not used."""
-        reason = self._compared(call)
-        return Explanation(self.name, call.node.id, False, reason.text, reason.changes)
-
-    def _compared(self, call: Call) -> Reason:
+    def compare(self, call: Call) -> Reason:
+        """What differs from the most similar checkpoint of the step, other than those already used in this scope."""
         return compare(call.entries, call.node, self.dependencies(call), call.run, call.run.used_nodes)
 
     def dependencies(self, call: Call) -> Dependencies:
@@ -620,10 +605,10 @@ class Definition:
         call.node.name = functools.partial(self.identity.key_of, call.arguments, closure)
         return Dependencies(call.arguments.parts, behaviour.parts, behaviour.packages, behaviour.data_parts)
 
-    def kept(
+    def checkpoint_data(
         self, value: Any, effects: dict[str, Any], context: CallContext, dependencies: Dependencies
     ) -> CheckpointData:
-        """What is to be kept of a completed node."""
+        """What to record of a completed node."""
         shown = {
             name: part.to_json()
             for name, part in (*dependencies.arguments.items(), *dependencies.reads.items())
@@ -648,24 +633,25 @@ class Definition:
         name = None
         if context.roots or "globals" in effects:
             name, meta["roots"] = context.roots.name, context.roots.listed
-        kept = (value, effects) if effects else value
-        return CheckpointData(kept, meta, dependencies.code, dependencies.packages, context.reads, name, once=self.once)
+        recorded = (value, effects) if effects else value
+        code, packages = dependencies.code, dependencies.packages
+        return CheckpointData(recorded, meta, code, packages, context.reads, name, once=self.once)
 
     def find_run(self, reference: Reference | None = None) -> Session | None:
-        """The run that a call belongs to: the current one, the one it came from, or for a shared step the default store's."""
+        """The run a call belongs to: the current one, the one the step was sent from, or, with `share`, the default store."""
         run = session_here()
         forked = run is not None and run.pid != os.getpid()
-        if run is None or (reference is not None and forked):  # a run that a fork left here is not ours
+        if run is None or (reference is not None and forked):  # a run inherited through a fork is the parent's
             if reference is None and not self.share:
                 return None
-            run = joining.outside() if reference is None else joining.join(reference)
+            run = scope.shared_results() if reference is None else scope.join(reference)
         elif forked:
-            joining.follow(run)
+            scope.follow(run)
         return None if run.disabled else run
 
 
-def step_name(function: Any) -> str:
-    """What a step is called if it is given no name."""
+def _default_name(function: Any) -> str:
+    """The name of a step that is given none."""
     target = function
     while not hasattr(target, "__qualname__") and hasattr(target, "func"):  # a partial
         target = target.func

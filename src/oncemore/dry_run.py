@@ -1,7 +1,7 @@
-"""Dry runs: nothing is written, and a step that would run ends the script instead.
+"""Dry runs: nothing is written, and the first step that would run ends the script instead.
 
-Processes that the script starts do the same. What happens there is noted in a file, so that it is known whatever the script
-does with what comes back from them.
+This also holds in processes that the script starts. They report through a file of notes, so nothing is lost whatever the
+script does with their results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .session import Session
 from .stores import Store
 from .stores.overlay import Overlay
 
-LOOK = "ONCEMORE_LOOK"  # names the file of notes, in the environment of processes that a script starts during a dry run
+LOOK = "ONCEMORE_LOOK"  # environment variable: names the file of notes for processes that the script starts
 
 
 class WouldRun(NamedTuple):
@@ -37,16 +37,16 @@ class WouldRun(NamedTuple):
 
 
 class Stop(BaseException):
-    """Ends the script of a dry run. Not an `Exception`: the script must not take it for a failure of its own."""
+    """Ends the script of a dry run. Not an `Exception`, so that the script does not handle it as a failure of its own."""
 
 
 class StepPolicy:
-    """Which steps run in the dry run of the run `run_id`: none. Subclasses let some run, and hear of their events."""
+    """Which steps run in the dry run of the run `run_id`: none. Subclasses let some run, and receive their events."""
 
     run_id = ""
 
     def wants_fresh(self, run: DryRun, node: Node, *, once: bool) -> bool:
-        """Whether a step is to run though it has a checkpoint."""
+        """Whether a step should run even if it has a checkpoint."""
         return False
 
     def lets_run(self, run: DryRun, node: Node, *, once: bool) -> bool:
@@ -56,7 +56,7 @@ class StepPolicy:
 
 
 class Look:
-    """The dry run of one script. `runs` are those that its scopes open; `policy` counts in process `pid` only."""
+    """The dry run of one script. `runs` are those that its scopes open; `policy` applies in process `pid` only."""
 
     def __init__(self, notes: str, policy: StepPolicy, pid: int) -> None:
         self.notes, self.policy, self.pid = notes, policy, pid
@@ -64,13 +64,13 @@ class Look:
         self._overlays: dict[str, Overlay] = {}
 
     def new_run(self, run_id: str, store: Store, **options: Any) -> DryRun:
-        meant = self.pid == os.getpid() and run_id == self.policy.run_id
-        run = DryRun(run_id, self.over(store), self.policy if meant else StepPolicy(), **options)
+        applies = self.pid == os.getpid() and run_id == self.policy.run_id
+        run = DryRun(run_id, self.over(store), self.policy if applies else StepPolicy(), **options)
         self.runs.append(run)
         return run
 
     def over(self, store: Store) -> Overlay:
-        """One overlay for each store: what a scope leaves there, the next finds."""
+        """The overlay over a store. Scopes share it, so each finds what the ones before it wrote."""
         if isinstance(store, Overlay):
             return store
         return self._overlays.setdefault(store.url, Overlay(store))
@@ -84,13 +84,13 @@ class Look:
                 os.close(file)
 
     def noted(self, kind: str) -> Iterator[list[Any]]:
-        """What was noted under a word, in order."""
+        """The notes of one kind, in order."""
         with open(self.notes, encoding="utf-8") as file:
-            yield from (fact[1:] for fact in map(json.loads, file) if fact[0] == kind)
+            yield from (note[1:] for note in map(json.loads, file) if note[0] == kind)
 
 
 class DryRun(Session):
-    """A run in a dry run: its store is only read, and its steps run only if `policy` lets them."""
+    """A run that is opened in a dry run: its store is only read, and its steps run only if `policy` lets them."""
 
     def __init__(self, run_id: str, store: Overlay, policy: StepPolicy, **options: Any) -> None:
         options["retention"] = None
@@ -100,10 +100,10 @@ class DryRun(Session):
 
     def use(self, record: Record) -> None:
         super().use(record)
-        self._stored = self.shelves(self._below, record)
+        self._stored = self.entries_in(self._below, record)
 
     def stored(self, node: Node) -> RunEntries:
-        """The node's entries in the store itself, whatever the dry run has written over them."""
+        """The entries that a node belongs to, in the store itself, without what the dry run has written."""
         return self._stored[node.owner == "shared"]
 
     def wants_fresh(self, node: Node, *, once: bool) -> bool:
@@ -116,11 +116,11 @@ class DryRun(Session):
         intent = effects_once.find(entries, node) if once else None
         settled = intent is None or intent.meta.get("settled")
         if intent is not None and settled and why not in ASKED:
-            return  # its body does not run: somebody has said what came of it
-        unknown = "it was cut off, and its outcome is unknown: say `oncemore resolve`"
+            return  # its body does not run: the outcome is known from `resolve`
+        unknown = "it was interrupted and its outcome is unknown; answer with `oncemore resolve`"
         would_run(node.step, why if settled else unknown, run=self.id, node=node.id)
 
-    def will_go(self, name: str, why: str) -> None:
+    def will_run_without_node(self, name: str, why: str) -> None:
         would_run(name, why, run=self.id)
 
     def count_reuse(self, step: str, key: str, seconds: float) -> None:
@@ -130,7 +130,7 @@ class DryRun(Session):
 
 
 def would_run(step: str, why: str, *, run: str = "", node: str = "") -> NoReturn:
-    """End the script of a dry run: here a step would run."""
+    """End the script of a dry run, because a step would run."""
     found = WouldRun(run, step, node or step, why)
     if current.rehearsal is not None:
         current.rehearsal.note("would run", *found)
@@ -138,19 +138,19 @@ def would_run(step: str, why: str, *, run: str = "", node: str = "") -> NoReturn
 
 
 def enough(why: str = "") -> NoReturn:
-    """End the script of a dry run: nothing more is to be learned, or not for that reason."""
+    """End the script of a dry run, because enough is known, or because of a problem (`why`)."""
     current.rehearsal.note("enough", why)
     raise Stop(why)
 
 
-def called_plainly(step: str) -> None:
-    """A step is about to run outside a scope: not in a dry run."""
+def forbid_plain_call(step: str) -> None:
+    """A step is about to run outside a scope. In a dry run, end the script."""
     if current.rehearsal is not None:
-        would_run(step, "it is called outside a scope, where nothing is kept")
+        would_run(step, "it is called outside a scope, where nothing is recorded")
 
 
 def new_run(run_id: str, store: Store, **options: Any) -> Session:
-    """A run; during a dry run, one that only looks."""
+    """A session for a run; during a dry run, one that writes nothing."""
     look: Look | None = current.rehearsal
     return Session(run_id, store, **options) if look is None else look.new_run(run_id, store, **options)
 

@@ -1,8 +1,8 @@
-"""Leases: one computation of one node, however many threads, tasks and processes ask for it.
+"""Leases: a node is computed once, however many threads, tasks and processes call it at the same time.
 
-Within a process a table of leases tells threads and tasks apart; between processes the store's own locks do, which the
-operating system frees when their owner dies. Waiting is described (`Pause`, `Wait`), not done, here: the same path
-serves functions and coroutines, and `drive` or `drive_async` at its edge does the waiting.
+Within a process, a table of leases decides which thread or task computes; between processes, the store's locks do, which
+the operating system frees when their owner dies. A path never waits itself: it yields requests (`Blocking`, `Pause`,
+`Wait`), which `drive` carries out for functions and `drive_async` awaits for coroutines.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .stores import Bytes, Hold, Store
 T = TypeVar("T")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
-_LOOK_AGAIN = 1.0  # seconds until a waiter makes sure that there is still somebody to wait for
-_REPORT_AFTER = 30.0  # seconds until a waiter says what it waits for
-WAITING = "waiting/"  # where the marks of calls are that wait for a lease
+_CHECK_OWNER_EVERY = 1.0  # seconds after which a waiter checks that the lease still has an owner
+_REPORT_AFTER = 30.0  # seconds after which a waiter says what it is waiting for
+WAITING = "waiting/"  # prefix of the marks of calls that wait for a lease
 
 
 class Request(Protocol):
-    """Something a path wants done before it goes on: at once in a function, awaited in a coroutine."""
+    """What a path needs done before it continues: `now` for a function, `later`, awaited, for a coroutine."""
 
     def now(self) -> Any: ...
 
@@ -42,7 +42,7 @@ Path = Generator[Request, Any, T]
 
 
 class Blocking(Generic[T]):
-    """Call something that may wait for a disk or a network. It has returned, even for one who was cancelled meanwhile."""
+    """A request to call something that may wait for a disk or network. It always runs to its end, even if cancelled."""
 
     def __init__(self, function: Callable[..., T], *args: Any) -> None:
         self._function, self._args = function, args
@@ -51,25 +51,25 @@ class Blocking(Generic[T]):
         return self._function(*self._args)
 
     async def later(self) -> T:
-        import asyncio  # a coroutine runs in a program that has loaded it; others need not wait for that
+        import asyncio  # here: a program without coroutines need not import it
 
-        # a future, not a task: a loop that is shut down cancels tasks
+        # A future, not a task: a loop that shuts down cancels tasks.
         context = copy_context()
         context.run(on_behalf_of.set, lane())
         work = asyncio.get_running_loop().run_in_executor(_threads(), context.run, self.now)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
-            while not work.done():  # a thread cannot be stopped: it must not go on behind the back of who cancelled
+            while not work.done():  # a thread can't be stopped, and must not keep working after the cancellation
                 try:
                     await asyncio.wait([work])
                 except asyncio.CancelledError:
-                    pass  # told once more; the first is thrown on
+                    pass  # cancelled once more; the first cancellation is raised below
             raise
 
 
 class Pause:
-    """Let some time pass."""
+    """A request to sleep."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -84,9 +84,9 @@ class Pause:
 
 
 class Completion:
-    """Tells waiters of this process that `owner` has finished. It has, too, if nobody has `owner` any more."""
+    """Signals waiters in this process that `owner` has finished, or has been garbage-collected."""
 
-    # Without a lock, which Ctrl-C might leave half taken.
+    # No lock: Ctrl-C could leave it locked.
 
     def __init__(self, owner: object) -> None:
         self._owner = weakref.ref(owner)
@@ -98,20 +98,23 @@ class Completion:
         return self._ended or self._owner() is None
 
     def then(self, notify: Callable[[], object]) -> None:
-        """Call `notify` when it ends, in whichever thread that is; maybe twice."""
-        self._waiting.append(notify)  # first: else it might end in between, and nobody would be notified
+        """Call `notify` when it ends, in whichever thread that happens; possibly twice."""
+        self._waiting.append(notify)  # before the check, so that an end in between is not missed
         if self._ended:
             notify()
 
     def end(self) -> None:
-        """Notify the waiters. To be called again if Ctrl-C came in between."""
+        """Notify the waiters. Safe to repeat if Ctrl-C interrupted it."""
         self._ended = True
         for notify in self._waiting:
             notify()
 
 
 class Wait:
-    """Wait until another thread or task of this process has finished with a key, for a second at most. Whether it has."""
+    """A request to wait, at most a second, until another thread or task of this process has finished with a key.
+
+    The answer says whether it has finished.
+    """
 
     def __init__(self, completion: Completion) -> None:
         self._completion = completion
@@ -127,7 +130,7 @@ class Wait:
                     waiting.release()
 
             self._completion.then(notify)
-        return self._waiter.acquire(timeout=_LOOK_AGAIN) or self._completion.over
+        return self._waiter.acquire(timeout=_CHECK_OWNER_EVERY) or self._completion.over
 
     async def later(self) -> bool:
         import asyncio
@@ -143,26 +146,26 @@ class Wait:
             self._completion.then(notify)
         if not self._completion.over:
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._waiter.wait(), _LOOK_AGAIN)
+                await asyncio.wait_for(self._waiter.wait(), _CHECK_OWNER_EVERY)
         return self._waiter.is_set() or self._completion.over
 
 
 class Thrown:
-    """An error on its way through a path: Python may give it another context where a generator raises it again."""
+    """An error that passes through a path, with its original context: Python may replace that when a generator re-raises."""
 
     def __init__(self, error: BaseException) -> None:
         self.error, self._context = error, error.__context__
 
     @staticmethod
     def restore(thrown: Thrown | None, error: BaseException) -> None:
-        """Make it what the user's function raised, without the frames of ours that lead there."""
+        """Give `error` back its context, and remove our own frames from its traceback."""
         if thrown is not None and error is thrown.error:
             error.__context__ = thrown._context
         error.__traceback__ = trimmed(error.__traceback__)
 
 
 def drive(path: Path[T]) -> T:
-    """Follow a path to its end in this thread."""
+    """Run a path to its end in this thread."""
     thrown: Thrown | None = None
     try:
         request = next(path)
@@ -178,15 +181,15 @@ def drive(path: Path[T]) -> T:
         result: T = end.value
         return result
     except BaseException as error:
-        path.close()  # Ctrl-C may have come between two requests
+        path.close()  # Ctrl-C may have hit between two requests
         if thrown is not None and isinstance(thrown.error, StopIteration) and error.__cause__ is thrown.error:
-            raise thrown.error from None  # which a generator that passes it on makes a RuntimeError of
+            raise thrown.error from None  # a generator that re-raises it turns it into a RuntimeError
         Thrown.restore(thrown, error)
-        raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
+        raise error  # not a bare `raise`: Python 3.10 would restore the whole traceback
 
 
 async def drive_async(path: Path[T]) -> T:
-    """Follow a path to its end in this task; the event loop goes on meanwhile."""
+    """Run a path to its end in this task; the event loop keeps running."""
     thrown: Thrown | None = None
     try:
         request = next(path)
@@ -204,14 +207,14 @@ async def drive_async(path: Path[T]) -> T:
     except BaseException as error:
         path.close()
         Thrown.restore(thrown, error)
-        raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
+        raise error  # not a bare `raise`: Python 3.10 would restore the whole traceback
 
 
 class Lease(Generic[T]):
-    """The right to compute one key: until it is released, or until nobody has it any more because Ctrl-C came first.
+    """The right to compute one key, until it is released, or garbage-collected because Ctrl-C came first.
 
-    `hold` keeps other processes away (None: the store could not be asked), `entry` stands under the key now, and `seen` is
-    what the caller made of that.
+    `hold` is the store's lock against other processes (None if the store failed), `entry` is what the key held when the
+    lease was acquired, and `seen` is what the caller's `look` returned for it.
     """
 
     hold: Hold | None = None
@@ -226,7 +229,7 @@ class Lease(Generic[T]):
         return None if self.hold is None else self.hold.entry
 
     def take(self) -> Completion | None:
-        """Take the key for this lease; or whose completion to wait for."""
+        """Claim the key within this process; otherwise return the completion to wait for."""
         with _mutex:
             other = _taken.get(self._key)
             if other is None or other.over:
@@ -240,13 +243,12 @@ class Lease(Generic[T]):
                 self.hold.release()
         finally:
             with _mutex:
-                # not in a child that was forked while its parent had the lease
-                if _taken.get(self._key) is self.completion:
+                if _taken.get(self._key) is self.completion:  # not in a child forked while its parent had the lease
                     self.completion.end()
                     del _taken[self._key]
 
 
-_taken: dict[tuple[str, str], Completion] = {}  # by store and key: what is being computed in this process
+_taken: dict[tuple[str, str], Completion] = {}  # by store and key: the computations in this process
 _mutex = threading.RLock()
 
 
@@ -260,20 +262,21 @@ class Waiting:
 
     def __init__(self, store: Store, key: str, around: Sequence[str]) -> None:
         self._store, self._key, self._around = store, key, around
-        self._mark = f"{WAITING}{os.urandom(8).hex()}"
+        self._mark = ""  # its key
         self._hold: Hold | None = None
         self._began = time.monotonic()
         self._reported = False
 
-    def may_go_on(self, where: str) -> bool:
+    def may_go_on(self, what: str, where: str) -> bool:
         """Whether this call is to compute without the lease, since nobody could go on otherwise."""
         if time.monotonic() - self._began >= _REPORT_AFTER and not self._reported:
             self._reported = True
-            warn(f"still waiting for {self._key} after {_REPORT_AFTER:.0f} s: {where} is computing it")
+            warn(f"still waiting for {what} after {_REPORT_AFTER:.0f} s: {where} is computing it")
         if not self._around:
             return False  # it holds nothing that anybody could wait for
         try:
             if self._hold is None:
+                self._mark = f"{WAITING}{os.urandom(8).hex()}"
                 self._hold = self._store.hold(self._mark)
                 mark = json.dumps({"holds": list(self._around), "waits": self._key})
                 self._store.commit(put={self._mark: [mark.encode()]})
@@ -313,15 +316,21 @@ def _circle(marks: Mapping[str, Mapping[str, Any]], start: str) -> set[str]:
 
 
 def acquire(
-    store: Store, key: str, look: Callable[[Bytes | None], T], *, around: Sequence[str] = (), required: bool = False
+    store: Store,
+    key: str,
+    look: Callable[[Bytes | None], T],
+    *,
+    name: str = "",
+    around: Sequence[str] = (),
+    required: bool = False,
 ) -> Path[Lease[T] | None]:
-    """The lease on `key`, with what `look` makes of the entry there; None after another of this process had it.
+    """Acquire the lease on `key` and call `look` with the entry there; None after waiting for another owner in this process.
 
-    A store that cannot be asked keeps nobody from computing, unless the lease is `required`. Neither does a call that waits for
-    one of the nodes `around` this one (see `Waiting`).
+    If the store fails, a warning says so and the lease is granted anyway, unless it is `required`. A call that waits for one of
+    the nodes `around` this one does not keep it waiting forever (see `Waiting`).
     """
     lease, pause = Lease[T](store, key), _FIRST_PAUSE
-    waiting, next_look = Waiting(store, key, around), time.monotonic() + _LOOK_AGAIN
+    waiting, next_look = Waiting(store, key, around), time.monotonic() + _CHECK_OWNER_EVERY
 
     def take() -> bool:
         try:
@@ -329,7 +338,7 @@ def acquire(
         except StoreError as error:
             if required:
                 raise
-            warn(f"could not take the lease on {key}; others may compute it, too: {error}")
+            warn(f"could not acquire the lease on {key}, so other processes may compute it, too: {error}")
         else:
             if lease.hold is None:
                 return False
@@ -337,11 +346,11 @@ def acquire(
         return True
 
     def go_on(where: str) -> bool:
-        if not waiting.may_go_on(where):
+        if not waiting.may_go_on(name or key, where):
             return False
         if required:
-            raise StoreError(f"{key} is being computed by {where}, which waits for a step around this call: a deadlock")
-        warn(f"{key} is being computed by {where}, which waits for a step around this call. It is computed here, too")
+            raise StoreError(f"{name or key} is being computed by {where}, which waits for a step around this call")
+        warn(f"{name or key} is being computed by {where}, which waits for a step around this call. It runs here, too")
         lease.seen = look(store.get(key))
         return True
 
@@ -357,7 +366,7 @@ def acquire(
             yield Pause(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
             if time.monotonic() >= next_look:
-                next_look = time.monotonic() + _LOOK_AGAIN
+                next_look = time.monotonic() + _CHECK_OWNER_EVERY
                 if (yield Blocking(go_on, "another process")):
                     return lease
         return lease
@@ -368,19 +377,19 @@ def acquire(
         waiting.end()
 
 
-_MOST_THREADS = 32  # store operations of coroutines that are under way at once
+_MOST_THREADS = 32  # concurrent store operations of coroutines
 _pool: list[ThreadPoolExecutor] = []
 
 
 def _threads() -> ThreadPoolExecutor:
-    """Where coroutines wait for the store: threads of our own, since a loop has few and the program may need them."""
+    """Threads in which coroutines wait for the store. Not the event loop's: those are few, and the program may need them."""
     if not _pool:
         _pool.append(ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="oncemore-store"))
     return _pool[0]
 
 
 def _after_fork() -> None:
-    """A forked child has none of the threads that hold leases or wait for stores."""
+    """Threads that hold leases or wait for stores do not exist in a forked child."""
     global _mutex
     _mutex = threading.RLock()
     _taken.clear()

@@ -1,7 +1,7 @@
-"""Steps that yield: their items are kept when the generator is exhausted, and replayed lazily.
+"""Generator steps: their items are recorded when the generator is exhausted, and replayed lazily.
 
-Each item is pickled before it is handed over, so that what the consumer does to it never reaches the store. Items are
-kept in chunks, written together with the checkpoint in one transaction; a generator that is closed early leaves nothing.
+Each item is pickled before the consumer gets it, so what the consumer does to it never reaches the store. Items are stored in
+chunks, in the same transaction as the checkpoint; a generator that is closed early leaves nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from . import codec
 from .blobs import keeping
 from .errors import CodecError, StoreError, UsageError, warn
 from .flight import Blocking, Request, Thrown
-from .node import inside
+from .node import ASKED, inside
 from .reasons import Reason
 from .stores import Bytes, Hold
 from .surroundings import CallContext, Watcher, depend, obstacles, restore
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from .codec import Decoded
     from .session import Session
 
-_CHUNK = 1 << 20  # bytes of pickled items that are stored and loaded together
+_CHUNK = 1 << 20  # bytes of pickled items in one chunk, about
 
 
 class Item:
-    """A request to hand one item to the consumer; the answer is what the consumer sends back."""
+    """A request to yield one item to the consumer; the answer is what the consumer sends."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 class Resume:
-    """Let the user's generator go on to its next item."""
+    """A request to resume the user's generator until its next item."""
 
     def __init__(self, body: Any, sent: Any = None, thrown: BaseException | None = None) -> None:
         self._body, self._sent, self._thrown = body, sent, thrown
@@ -56,7 +56,7 @@ class Resume:
 
 
 class Close:
-    """Close the user's generator early."""
+    """A request to close the user's generator early."""
 
     def __init__(self, body: Any) -> None:
         self._body = body
@@ -69,18 +69,18 @@ class Close:
 
 
 class _Exhausted(Exception):
-    """The user's generator returned; StopIteration itself must not cross another generator."""
+    """The user's generator returned. StopIteration itself must not pass through another generator."""
 
 
 class _Closed(Exception):
-    """The consumer closed the generator early; a GeneratorExit itself would forbid us to close the body in turn."""
+    """The consumer closed the generator early. After a GeneratorExit itself, the path could not yield `Close`."""
 
 
 ItemPath = Generator["Request | Item", Any, Any]
 
 
 def drive(path: ItemPath) -> Generator[Any, Any, Any]:
-    """Follow a path as a generator."""
+    """Run a path as a generator."""
     thrown: Thrown | None = None
     try:
         request = next(path)
@@ -95,14 +95,14 @@ def drive(path: ItemPath) -> Generator[Any, Any, Any]:
     except StopIteration as end:
         return end.value
     except _Closed:
-        return None  # the path was collected before us
+        return None  # the path was garbage-collected first
     except BaseException as error:
         Thrown.restore(thrown, error)
-        raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
+        raise error  # not a bare `raise`: Python 3.10 would restore the whole traceback
 
 
 async def drive_async(path: ItemPath) -> AsyncGenerator[Any, Any]:
-    """Follow a path as an async generator."""
+    """Run a path as an async generator."""
     thrown: Thrown | None = None
     try:
         request = next(path)
@@ -118,21 +118,21 @@ async def drive_async(path: ItemPath) -> AsyncGenerator[Any, Any]:
         return
     except BaseException as error:
         Thrown.restore(thrown, error)
-        raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
+        raise error  # not a bare `raise`: Python 3.10 would restore the whole traceback
 
 
 def path(
     step: Definition, body: Any, run: Session, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool
 ) -> ItemPath:
-    """Replay the items that are kept, or relay those of `body` and keep them."""
+    """Replay the recorded items, or yield those of `body` and record them."""
     call = step.identify(run, args, kwargs)
     if call is None or call.recursive:
         return (yield from _relay(body, None))
     try:
-        kept, why = (None, "refreshed") if fresh else (yield Blocking(_find, step, call))
-        if kept is not None:
+        recorded, why = (None, ASKED[0]) if fresh else (yield Blocking(_find, step, call))
+        if recorded is not None:
             yield Close(body)
-            return (yield from _replay(step, call, *kept))
+            return (yield from _replay(step, call, *recorded))
         reason: Reason = Reason(why) if why else (yield Blocking(step.reason, call))
         run.will_run(call.node, reason.text, once=False)
         recording = _Recording(step, call, reason)
@@ -147,6 +147,7 @@ def path(
 
 
 def _relay(body: Any, recording: _Recording | None) -> ItemPath:
+    """Yield the items of `body`, and record them unless `recording` is None."""
     resume = Resume(body)
     while True:
         if recording is not None:
@@ -158,7 +159,7 @@ def _relay(body: Any, recording: _Recording | None) -> ItemPath:
                 yield Blocking(recording.finish(end.args[0]))
             return end.args[0]
         except GeneratorExit:
-            raise  # this path is being collected, and may do nothing more
+            raise  # the path is being garbage-collected, and must not yield
         except BaseException as error:
             if recording is not None:
                 yield Blocking(recording.fail(error))
@@ -175,14 +176,15 @@ def _relay(body: Any, recording: _Recording | None) -> ItemPath:
             sent, resume = error, Resume(body, thrown=error)
         else:
             resume = Resume(body, sent)
-        if sent is not None and recording is not None:  # what comes now depends on the consumer, too
+        if sent is not None:  # from here on, the items depend on the consumer as well
             recording = None
 
 
 def _replay(step: Definition, call: Call, entry: Decoded, context: CallContext) -> ItemPath:
+    """Yield the recorded items, and restore the effects of each."""
     again = step.repeated(call, entry)
     call.run.count_reuse(step.name, call.node.key, entry.seconds)
-    step.reused_files(call, entry)
+    step.check_files(call, entry)
     call.run.applied.add(entry.key)
     depend(call.run, entry.meta.get("reads", ()))
     for number in range(entry.meta["chunks"]):
@@ -194,15 +196,15 @@ def _replay(step: Definition, call: Call, entry: Decoded, context: CallContext) 
             except _Closed:
                 return None
             if sent is not None:
-                raise UsageError(f"step {step.name} is being replayed: nothing can be sent into it")
+                raise UsageError(f"step {step.name} is replayed from its checkpoint, so nothing can be sent to it")
     _match_state(step, entry.meta.get("roots", ()), context)
     value, effects, _ = step.load(call, entry, context)
     restore(context, effects, repeated=again)
     return value
 
 
-def look(step: Definition, call: Call, entry: Decoded) -> ItemPath:
-    """The kept items for one who only looks: nothing is restored, nothing counts as reused."""
+def read(step: Definition, call: Call, entry: Decoded) -> ItemPath:
+    """Yield the recorded items. Nothing is restored or counted as reused."""
     context = step.match_objects(call, entry)
     for number in range(entry.meta["chunks"]):
         chunk = yield Blocking(call.entries.chunk, entry, number)
@@ -216,9 +218,8 @@ def look(step: Definition, call: Call, entry: Decoded) -> ItemPath:
 
 
 def _items(step: Definition, call: Call, chunk: Decoded, context: CallContext) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """The items of one chunk with their effects, each as the state is when it is asked for."""
-    pickles = chunk.load()
-    for pickled, roots in zip(pickles, chunk.meta.get("roots") or itertools.repeat(())):
+    """The items of one chunk with their effects; each is matched with the state at the time it is requested."""
+    for pickled, roots in zip(chunk.load(), chunk.meta.get("roots") or itertools.repeat(())):
         _match_state(step, roots, context)
         with keeping(call.run.store):
             loaded = codec.loads(pickled, chunk.meta.get("main", ""), context.roots.find)
@@ -226,7 +227,7 @@ def _items(step: Definition, call: Call, chunk: Decoded, context: CallContext) -
 
 
 def _match_state(step: Definition, roots: Iterable[tuple[str, str, str]], context: CallContext) -> None:
-    """The state is what the consumer has left: it may not be what the next item was kept with."""
+    """Find state and globals anew before an item: the consumer may have changed them since the last one."""
     context.roots.forget("state")
     context.roots.forget("global")
     try:
@@ -235,96 +236,91 @@ def _match_state(step: Definition, roots: Iterable[tuple[str, str, str]], contex
         raise StoreError(f"step {step.name} cannot be replayed any further: {error}") from None
 
 
-def _find(
-    step: Definition, call: Call, warned: str | None = None
-) -> tuple[tuple[Decoded, CallContext] | None, str | None]:
-    """The node's checkpoint and the call, if all of it can be used: a replay must not break off midway. Else why not."""
-    entry, why = step.find(call, warned)
+def _find(step: Definition, call: Call) -> tuple[tuple[Decoded, CallContext] | None, str | None]:
+    """The node's checkpoint if all of it is usable, since a replay must not break off midway; otherwise the reason."""
+    entry, why = step.find(call)
     if entry is None:
         return None, why
     try:
-        begin = entry.meta.get("roots", ())
+        before_first = entry.meta.get("roots", ())
         for number in reversed(range(entry.meta["chunks"])):
-            begin = (call.entries.chunk(entry, number).meta.get("roots") or [()])[0]
+            before_first = (call.entries.chunk(entry, number).meta.get("roots") or [()])[0]
         context = step.match_objects(call, entry)
-        context.roots.match(
-            begin, ("global",)
-        )  # as they were before the first item; each item brings them on to the next
-        with keeping(call.run.store):  # the state is not there yet
+        context.roots.match(before_first, ("global",))  # restoring an item brings them to where the next one began
+        with keeping(call.run.store):  # the state gets there only during the replay
             loaded = entry.load(lambda name: context.roots.find(name) if name[0] == "argument" else None)
         effects = loaded[1] if entry.meta.get("effects") else {}
         why = next((why for _, why in obstacles(context, effects, step.repeated(call, entry))), None)
-        effects.get("files", {}).pop("ready", None)  # its drafts go at once; there will be new ones at the end
+        effects.get("files", {}).pop("ready", None)  # removes the drafts; the end of the replay makes new ones
         if why is not None:
             raise CodecError(why)
     except (StoreError, CodecError) as error:
         if call.entries.replaced(entry):
-            return _find(step, call, warned)
+            return _find(step, call)
         if call.run.strict and isinstance(error, StoreError):
             raise
-        if str(error) != warned:
-            warn(f"step {step.name} runs again, its items cannot be used: {error}")
+        warn(f"step {step.name} runs again: its recorded items cannot be used: {error}")
         return None, str(error)
     return (entry, context), None
 
 
 class _Recording:
-    """The items of one generator on their way to the store.
+    """Records the items of one generator.
 
-    Between two items the consumer's code runs, so surroundings are looked at around each stretch of the generator's own.
+    The consumer's code runs between two items, so surroundings are watched around each stretch of the generator's own code.
     """
 
     def __init__(self, step: Definition, call: Call, why: Reason) -> None:
         self._step, self._call, self._why = step, call, why
         self._dependencies = step.dependencies(call)  # now: the body may change what it depends on
         self._keys = call.entries.new_items()
-        self._owner = self._keys.rstrip("/")  # of the contents of files, until the checkpoint is there
+        self._owner = self._keys.rstrip("/")  # owns the contents of files until the checkpoint is written
         self._hold: Hold | None = None
         self._seen: Bytes | None = None
         self._context = step.context(call, runs=True)
         self._context.per_item, self._context.node = True, self._owner
-        self._whole = Watcher(self._context, per_item=False)
-        self._stretch: Watcher
-        self._entered: Callable[[], None]
+        self._whole_watcher = Watcher(self._context, per_item=False)
+        self._item_watcher: Watcher
+        self._exit_node: Callable[[], None]
         self._items: list[bytes] = []
-        self._roots: list[list[tuple[str, str, str]]] = []  # for each, the state that its names count in
+        self._roots: list[list[tuple[str, str, str]]] = []  # for each item, the state and globals that it refers to
         self._size = 0
         self._chunks: list[codec.Encoded] = []
-        self._blobs: list[str] = []  # the contents of files that items refer to
+        self._blobs: list[str] = []  # contents of files that the items refer to
         self._started = time.perf_counter()
 
     def begin(self) -> None:
-        """Note what stands under the node's key: if it is something else when the generator is exhausted, that stays."""
+        """Note the node's entry: if it has been replaced by the time the generator is exhausted, the newer one stays."""
         store = self._call.run.store
         try:
-            self._hold = store.hold(self._owner)  # nobody removes the contents of files meanwhile
+            self._hold = store.hold(self._owner)  # protects the contents of files from removal
             self._seen = store.get(self._call.node.key)
         except StoreError:
             self._call.damaged = True
 
     def close(self) -> None:
-        """It is over, however it ended."""
+        """The generator has ended, one way or another."""
         if self._hold is not None:
             self._hold.release()
 
     def resume(self) -> None:
-        """The generator is about to run on."""
+        """The generator is about to continue."""
         self._context.roots.forget("state")
         self._context.roots.forget("global")
         self._context.first = not self._items and not self._chunks
-        self._stretch = Watcher(self._context, per_item=True)
-        self._entered = inside(self._call.node)
+        self._item_watcher = Watcher(self._context, per_item=True)
+        self._exit_node = inside(self._call.node)
 
     def add(self, item: object) -> _Recording | None:
-        """The generator has yielded; None if its items cannot be kept."""
-        self._entered()
+        """The generator has yielded. None if its items can't be recorded."""
+        self._exit_node()
         try:
-            self._stretch.returned()
+            self._item_watcher.returned()
             with keeping(self._call.run.store, self._blobs.extend, self._owner):
-                self._items.append(codec.dumps((item, self._stretch.effects()), self._context.roots.name))
+                self._items.append(codec.dumps((item, self._item_watcher.effects()), self._context.roots.name))
             self._roots.append([root for root in self._context.roots.listed if root[0] != "argument"])
         except (CodecError, StoreError) as error:
-            warn(f"step {self._step.name}: the items are not kept: {error}")
+            warn(f"step {self._step.name}: its items were not saved: {error}")
             return None
         self._size += len(self._items[-1])
         if self._size >= _CHUNK:
@@ -337,34 +333,34 @@ class _Recording:
         self._items, self._roots, self._size = [], [], 0
 
     def finish(self, value: object) -> Callable[[], None]:
-        """The generator is exhausted; what is returned writes the checkpoint."""
+        """The generator is exhausted. Returns the function that writes the checkpoint."""
         try:
-            self._stretch.returned()
-            self._whole.returned()
+            self._item_watcher.returned()
+            self._whole_watcher.returned()
         except Exception as error:
             self.fail(error)()
             raise
-        self._entered()
-        run, node, took = self._call.run, self._call.node, time.perf_counter() - self._started
+        self._exit_node()
+        run, node, elapsed = self._call.run, self._call.node, time.perf_counter() - self._started
         try:
-            effects = {**self._stretch.effects(), **self._whole.effects()}
+            effects = {**self._item_watcher.effects(), **self._whole_watcher.effects()}
         except (CodecError, StoreError) as error:
-            return functools.partial(run.not_kept, node, str(error), seconds=took)
+            return functools.partial(run.not_saved, node, str(error), seconds=elapsed)
         if self._items:
             self._pack()
-        kept = self._step.kept(value, effects, self._context, self._dependencies)
-        kept.chunks, kept.items = self._chunks, self._keys
-        kept.seen, kept.damaged, kept.owner = self._seen, self._call.damaged, self._owner
+        data = self._step.checkpoint_data(value, effects, self._context, self._dependencies)
+        data.chunks, data.items = self._chunks, self._keys
+        data.seen, data.damaged, data.owner = self._seen, self._call.damaged, self._owner
         if self._blobs:
-            kept.meta["blobs"] = self._blobs
-        return functools.partial(run.record_result, node, kept, reason=self._why, seconds=took)
+            data.meta["blobs"] = self._blobs
+        return functools.partial(run.record_result, node, data, reason=self._why, seconds=elapsed)
 
     def fail(self, error: BaseException) -> Callable[[], None]:
-        """The generator raised; what is returned writes that down."""
-        self._entered()
-        self._stretch.failed()
-        self._whole.failed()
-        run, took = self._call.run, time.perf_counter() - self._started
+        """The generator raised. Returns the function that records the failure."""
+        self._exit_node()
+        self._item_watcher.failed()
+        self._whole_watcher.failed()
         if not isinstance(error, Exception):
             return lambda: None
-        return functools.partial(run.record_failure, self._call.node, error, reason=self._why, seconds=took)
+        run, elapsed = self._call.run, time.perf_counter() - self._started
+        return functools.partial(run.record_failure, self._call.node, error, reason=self._why, seconds=elapsed)

@@ -1,4 +1,4 @@
-"""Long loops that a later run goes on with: `run.loop`."""
+"""Long loops that a later run continues: `run.loop`."""
 
 from __future__ import annotations
 
@@ -31,33 +31,36 @@ if TYPE_CHECKING:
 
 Every = Union[int, Duration]
 
-_around: ContextVar[tuple[str, ...]] = ContextVar("oncemore_loops", default=())  # the loops that we are in, and where
+_enclosing: ContextVar[tuple[str, ...]] = ContextVar("oncemore_loops", default=())  # the loops around us, with indexes
 
 
 def loop(run: Session, name: str, items: Iterable[Any], every: Every, body: FrameType) -> Iterator[Any]:
-    """The items that no earlier run has seen the end of; what their turns changed is kept after each `every`.
+    """Yield the items that no earlier run has completed, with a snapshot after `every` so many of them.
 
-    `body` is the frame that the turns run in.
+    `body` is the frame that the loop's body runs in.
     """
-    due, around = _Due(every), _around.get()
+    due, enclosing = _Due(every), _enclosing.get()
     if run.disabled:
         yield from items
         return
-    snapshots = _Snapshots(run, name, items, around, body)
+    snapshots = _Snapshots(run, name, items, enclosing, body)
     rest = snapshots.resume(items)
     seen = first = snapshots.prefix.count
     for index, item in enumerate(rest, first):
         if index == first:
-            run.will_go(name, f"a loop with {first} items behind it" if first else "a loop at its beginning")
-        snapshots.prefix.add(item)  # now: the turn may change it
-        _around.set((*around, f"{name}={index}"))
+            run.will_run_without_node(
+                name,
+                f"a loop that continues after {first} items" if first else "a loop that starts from its first item",
+            )
+        snapshots.prefix.add(item)  # now: the body may change it
+        _enclosing.set((*enclosing, f"{name}={index}"))
         record(*snapshots.begin.recorders)
         try:
             with nullcontext() if run.report is None else run.report.turn(name, index + 1, length_hint(items)):
                 yield item
         finally:
             stop(*snapshots.begin.recorders)
-            _around.set(around)
+            _enclosing.set(enclosing)
         seen = index + 1
         if due(seen) and snapshots.cheap:
             snapshots.save(done=False)
@@ -67,11 +70,11 @@ def loop(run: Session, name: str, items: Iterable[Any], every: Every, body: Fram
 
 
 class _Due:
-    """Whether it is time for a snapshot."""
+    """Whether a snapshot is due."""
 
     def __init__(self, every: Every) -> None:
         if isinstance(every, bool) or (isinstance(every, int) and every < 1):
-            raise UsageError(f"every={every!r}: a number of items from 1, or a duration like '5min'")
+            raise UsageError(f"every={every!r} must be a number of items (1 or more) or a duration like '5min'")
         self._count = every if isinstance(every, int) else None
         self._period = seconds(every)
         self._last = time.monotonic()
@@ -86,7 +89,7 @@ class _Due:
 
 
 def _identity(items: Iterable[Any]) -> str:
-    """What identifies all of the items; nothing for those that cannot be looked at without being used up."""
+    """A digest of all items; empty if they have no identity, or can't be read without consuming them."""
     if isinstance(items, (list, tuple, range)):
         try:
             return digest(items).hex()
@@ -95,14 +98,14 @@ def _identity(items: Iterable[Any]) -> str:
     return ""
 
 
-_MARKS = 256  # items of a loop whose digests are kept, so that one which changed can be named
-_AHEAD = 1000  # items of an iterator that are held in memory while they are compared with those of the last run
-_SMALL = 32 << 10  # bytes of a snapshot that is kept however short the turns are
-_KEPT = 8  # snapshots of a loop for other items than those of the last one
+_MARKS = 256  # digests of items that are stored, so that a message can name the one that changed
+_LOOKAHEAD = 1000  # items of an iterator held in memory while they are compared with those of the last run
+_SMALL = 32 << 10  # bytes; a snapshot up to this size is taken however short the iterations are
+_MOST_OTHERS = 8  # stored snapshots of a loop with other items than the current ones
 
 
 class _Prefix:
-    """The items so far: their number, a digest over all of them, and the digests after every `stride` of them."""
+    """The items so far: their number, a digest over all of them, and the digests (`marks`) after every `stride` items."""
 
     def __init__(self, count: int = 0, whole: str = "", stride: int = 1, marks: Iterable[Sequence[Any]] = ()) -> None:
         self.count, self.whole, self._stride = count, whole, stride
@@ -112,7 +115,7 @@ class _Prefix:
         try:
             found = digest(item)
         except FingerprintError:
-            found = b"?"  # it counts as one item
+            found = b"?"  # only its position is known
         self.count += 1
         self.whole = blake3(self.whole.encode() + found).hexdigest(length=16)
         if self.count % self._stride == 0:
@@ -126,7 +129,7 @@ class _Prefix:
 
 
 class _Snapshot(NamedTuple):
-    """What the key of a snapshot says of it: the items that were behind, all items if they are known, whether it is the end."""
+    """A snapshot's key, parsed: the number and digest of the items before it, that of all items if known, and `done`."""
 
     seen: int
     prefix: str
@@ -135,52 +138,52 @@ class _Snapshot(NamedTuple):
     key: str
 
     @staticmethod
-    def of(key: str) -> _Snapshot:
+    def from_key(key: str) -> _Snapshot:
         seen, prefix, items, done = key.rpartition("/")[2].split(".")
         return _Snapshot(int(seen), prefix, items, bool(done), key)
 
 
-def _after(items: Iterable[Any], first: int) -> Iterator[Any]:
+def _skip(items: Iterable[Any], first: int) -> Iterator[Any]:
     return islice(items, first, None)
 
 
-def _furthest(snapshot: _Snapshot) -> tuple[int, bool]:
+def _progress(snapshot: _Snapshot) -> tuple[int, bool]:
     return snapshot.seen, snapshot.done
 
 
 class _Begin:
-    """A run as it was when one of its loops began, in this scope."""
+    """The run as it was when a loop began in this scope."""
 
     variables: Variables
 
     def __init__(self, run: Session) -> None:
         self.state, self.generators = run.state.values_by_key(), every_state()
         self.recorders = self.changes, self.taken = Changes(), Taken()
-        self.restored: set[str] = set()  # state keys and generators that a snapshot brought
-        self.roots = Roots(self._look, walk=self._walk)
+        self.restored: set[str] = set()  # state keys and generators restored from a snapshot
+        self.roots = Roots(self._find, walk=self._walk)
         for key in self.state:
             self.roots.add("state", key)
         self.notes = {key: self.roots.note("state", key) for key in self.state}
         self._frozen: dict[str, Frozen] = {}
         for key, note in self.notes.items():
-            with suppress(CodecError):  # then it is as a turn that failed left it
+            with suppress(CodecError):  # then a retry finds it as the failed iteration left it
                 self._frozen[key] = Frozen(note.walk)
 
-    def look(self, variables: Variables) -> None:
-        """The variables of the script when the loop begins, or is tried again: then they may be those of another call."""
+    def note_variables(self, variables: Variables) -> None:
+        """Note the script's variables when the loop begins or is retried; a retry may be in another call of the function."""
         self.roots.forget("global")
         self.variables = variables
         variables.note(self.roots)
         self.roots.list()
 
-    def _look(self, kind: str, name: str) -> Any:
+    def _find(self, kind: str, name: str) -> Any:
         return self.state.get(name) if kind == "state" else self.variables.data[name].value
 
     def _walk(self, kind: str, name: str, value: Any) -> Walk:
         return walk_from(value, () if kind == "state" else self.variables.data[name].opaque)
 
     def rewind(self, state: State) -> None:
-        """Put the state back: the loop is tried again in the same scope."""
+        """Put the state back, because the loop is retried in the same scope."""
         for key in [key for key in state.values_by_key() if key not in self.state]:
             del state[key]
         for key, value in self.state.items():
@@ -191,104 +194,105 @@ class _Begin:
 
 
 class _Snapshots:
-    """What the turns of one loop changed, as it was after some of them: state, variables, generators, environment, calls.
+    """The snapshots of one loop: what its iterations changed in state, variables, generators, environment and ordinals.
 
-    Objects that were in the state when the loop began are kept by name: a script that holds one (`model = run.state.model`
-    before the loop) holds the same one after the loop was resumed. What the turns left alone is not brought back: it is what
-    the script has made of it since.
+    Objects that were in the state when the loop began are saved by name: a script that holds one (`model = run.state.model`
+    before the loop) still holds the same one after the loop was resumed. What the iterations did not change is not restored:
+    it stays as the script has set it up this time.
     """
 
-    def __init__(self, run: Session, name: str, items: Iterable[Any], around: tuple[str, ...], body: FrameType) -> None:
+    def __init__(
+        self, run: Session, name: str, items: Iterable[Any], enclosing: tuple[str, ...], body: FrameType
+    ) -> None:
         self._run, self._name, self._body = run, name, body
-        self.path = "/".join((*around, name))
+        self.path = "/".join((*enclosing, name))
         if run.loops.get(self.path, run) is None:
             raise UsageError(
-                f"a loop {name!r} has been completed in this scope already; each loop needs a name of its own"
+                f"loop {name!r} has already been completed in this scope; give each loop a name of its own"
             )
-        self._again = self.path in run.loops
-        self.begin: _Begin = run.loops[self.path] if self._again else _Begin(run)
-        self.begin.look(Variables(name, body, items))
+        self._is_retry = self.path in run.loops
+        self.begin: _Begin = run.loops[self.path] if self._is_retry else _Begin(run)
+        self.begin.note_variables(Variables(name, body, items))
         run.loops[self.path] = self.begin
         self.prefix = _Prefix()
-        self.complete = False  # what was found is the end of a loop
+        self.complete = False  # whether it was resumed from the snapshot at its end
         self._items = ""
-        self._last = ""  # the key of the snapshot that the next one replaces
+        self._last = ""  # key of the snapshot that the next one replaces
         self._others: list[_Snapshot] = []
-        self._ended = self._took = 0.0  # when the last one was kept, and the seconds that this took, if it was large
+        self._saved_at = self._save_seconds = 0.0  # of the last snapshot; 0 seconds if it was small
 
-    # -- going on
+    # -- resuming
 
     def resume(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Put everything back to the furthest snapshot that fits the items; those after it."""
+        """Restore the furthest snapshot that fits the items; returns the items after it."""
         self._items = _identity(items)
         try:
-            found = [_Snapshot.of(key) for key in self._run.entries.find_loops(self.path)]
+            found = [_Snapshot.from_key(key) for key in self._run.entries.find_loops(self.path)]
         except StoreError as error:
             self._refuse(error)
             return iter(items)
         self._others = found
         same = [each for each in found if each.items == self._items != ""]
-        chosen: _Snapshot | None = max(same, key=_furthest, default=None)
-        rest: Callable[[int], Iterator[Any]] = partial(_after, items)
+        chosen: _Snapshot | None = max(same, key=_progress, default=None)
+        items_after: Callable[[int], Iterator[Any]] = partial(_skip, items)
         if found and not same:
-            chosen, rest = self._compare(items, found)
-        return rest(chosen.seen if chosen is not None and self._restore(chosen) else 0)
+            chosen, items_after = self._compare(items, found)
+        return items_after(chosen.seen if chosen is not None and self._restore(chosen) else 0)
 
     def _compare(
         self, items: Iterable[Any], found: list[_Snapshot]
     ) -> tuple[_Snapshot | None, Callable[[int], Iterator[Any]]]:
-        """The furthest snapshot whose items are the first of these, and what gives the items from one on."""
-        furthest = max(found, key=_furthest)
+        """The furthest snapshot whose items are the first of these, and a function that gives the items after the n-th."""
+        furthest = max(found, key=_progress)
         marks = dict(self._marks(furthest))
         wanted = {*marks, *(each.seen for each in found)}
         source, generators = iter(items), digest(every_state())
-        once = source is items
-        ahead: list[Any] | None = [] if once else None
+        is_iterator = source is items
+        read: list[Any] | None = [] if is_iterator else None
         ours, at = _Prefix(), {0: ""}
         for item in islice(source, furthest.seen):
             ours.add(item)
-            if ahead is not None:
-                ahead.append(item)
-                if len(ahead) > _AHEAD:
-                    ahead = None
+            if read is not None:
+                read.append(item)
+                if len(read) > _LOOKAHEAD:
+                    read = None
             if ours.count in wanted:
                 at[ours.count] = ours.whole
         fits = [each for each in found if at.get(each.seen) == each.prefix]
         if furthest not in fits and digest(every_state()) != generators:
-            fits = [
-                each for each in found if each.seen <= ours.count
-            ]  # drawn items are others without the turns between
-        chosen = max(fits, key=_furthest, default=None)
+            # Items drawn from a generator differ if the iterations do not draw from it in between.
+            fits = [each for each in found if each.seen <= ours.count]
+        chosen = max(fits, key=_progress, default=None)
         first = 0 if chosen is None else chosen.seen
         if chosen is None or not (chosen is furthest or (chosen.done and ours.count == first)):
-            how = f"goes on after {first} items" if first else "begins anew"
+            how = f"continues after {first} items" if first else "starts over"
             warn(f"loop {self._name} {how}: {_difference(ours, at, furthest, marks)}")
 
-        def rest(first: int) -> Iterator[Any]:
+        def items_after(first: int) -> Iterator[Any]:
             if first == ours.count:
                 return source
-            if ahead is not None:
-                return chain(ahead[first:], source)
-            if once:
+            if read is not None:
+                return chain(read[first:], source)
+            if is_iterator:
                 raise UsageError(
-                    f"loop {self._name} has to begin again after {first} items, and its iterator is used up. "
+                    f"loop {self._name} has to continue after {first} items, but its iterator is used up. "
                     f"Pass a list instead, or give the loop another name"
                 )
-            return _after(items, first)
+            return _skip(items, first)
 
-        return chosen, rest
+        return chosen, items_after
 
     def _marks(self, snapshot: _Snapshot) -> Iterable[tuple[int, str]]:
         try:
             entry = self._run.entries.read(snapshot.key)
             return [] if entry is None else _Prefix(*entry.meta["prefix"]).marks
         except StoreError:
-            return []  # using it tells
+            return []  # restoring it will report the problem
 
     def _refuse(self, why: object) -> None:
         if isinstance(why, Exception) and self._run.strict:
             raise why
-        warn(f"loop {self._name} begins anew, its snapshot cannot be used: {why}")
+        warn(f"loop {self._name} starts over: its snapshot cannot be used: {why}")
 
     def _restore(self, chosen: _Snapshot) -> bool:
         run, begin = self._run, self.begin
@@ -298,29 +302,29 @@ class _Snapshots:
                 return False
             for root in entry.meta["roots"]:
                 if tuple(root) not in begin.roots.listed:
-                    return self._begin_anew(f"run.state[{root[1]!r}]" if root[0] == "state" else root[1])
-            kept = entry.load(begin.roots.find)
-            other = begin.variables.differs(kept["variables"])
-            if other is not None:
-                return self._begin_anew(other)
-            gone = Process().verify(None, kept["process"])
+                    return self._start_over(f"run.state[{root[1]!r}]" if root[0] == "state" else root[1])
+            saved = entry.load(begin.roots.find)
+            different = begin.variables.differs(saved["variables"])
+            if different is not None:
+                return self._start_over(different)
+            gone = Process().verify(None, saved["process"])
             if gone is not None:
                 self._refuse(gone)
                 return False
         except (StoreError, CodecError) as error:
             self._refuse(error)
             return False
-        if self._again:
+        if self._is_retry:
             begin.rewind(run.state)
             run.applied.clear()
-        self._restore_state(kept)
-        begin.variables.restore(kept["variables"], self._body)
-        run.beside.epochs.resume(kept["epochs"])
-        put_back(kept["generators"])
-        begin.restored |= kept["generators"].keys()
+        self._restore_state(saved)
+        begin.variables.restore(saved["variables"], self._body)
+        run.beside.epochs.resume(saved["epochs"])
+        put_back(saved["generators"])
+        begin.restored |= saved["generators"].keys()
         record(*begin.recorders)
-        Process().restore(None, kept["process"])
-        self._count(kept["calls"])
+        Process().restore(None, saved["process"])
+        self._restore_ordinals(saved["calls"])
         stop(*begin.recorders)
         self.prefix, self.complete = _Prefix(*entry.meta["prefix"]), chosen.done
         self._last = "" if chosen.done else chosen.key
@@ -329,24 +333,24 @@ class _Snapshots:
             run.report.reused(self._name, 0, chosen.seen)
         return True
 
-    def _begin_anew(self, name: str) -> bool:
-        warn(f"loop {self._name} begins anew: {name} was initialized differently this time")
+    def _start_over(self, name: str) -> bool:
+        warn(f"loop {self._name} starts over: {name} was initialized differently this time")
         return False
 
-    def _restore_state(self, kept: Mapping[str, Any]) -> None:
+    def _restore_state(self, saved: Mapping[str, Any]) -> None:
         state, begin = self._run.state, self.begin
-        for key, content in kept["contents"].items():
-            state.get(key)  # a step around this loop has now looked at it
+        for key, content in saved["contents"].items():
+            state.get(key)  # so that a step around this loop has read it
             begin.roots.assign("state", key, content)
-        now = {**state.values_by_key(), **kept["set"]}
+        now = {**state.values_by_key(), **saved["set"]}
         before = iter(begin.state)
-        staying = list(takewhile(lambda key: key in before, kept["order"]))  # where they were; the others were added
-        added = {key: now.pop(key) for key in kept["order"][len(staying) :] if key in now}
-        state.replace({**{key: now[key] for key in now if key not in kept["deleted"]}, **added})
-        begin.restored |= kept["set"].keys()
+        in_place = list(takewhile(lambda key: key in before, saved["order"]))  # the keys after these were added
+        added = {key: now.pop(key) for key in saved["order"][len(in_place) :] if key in now}
+        state.replace({**{key: now[key] for key in now if key not in saved["deleted"]}, **added})
+        begin.restored |= saved["set"].keys()
 
-    def _count(self, calls: Mapping[str, int]) -> None:
-        """Take as many numbers for identical calls as the turns had; those of a turn that failed are given back."""
+    def _restore_ordinals(self, calls: Mapping[str, int]) -> None:
+        """Take as many ordinals of identical calls as the iterations did, and give back those of a failed iteration."""
         for call in {*calls, *self.begin.taken.numbers}:
             taken = list(self.begin.taken.numbers.get(call, ()))
             for number in taken[calls.get(call, 0) :]:
@@ -354,14 +358,15 @@ class _Snapshots:
             for _ in range(calls.get(call, 0) - len(taken)):
                 self._run.take(call)
 
-    # -- keeping
+    # -- saving
 
     @property
     def cheap(self) -> bool:
-        """Whether the turns since the last snapshot took as long as it did, if it was large: no more than that can be lost."""
-        return time.perf_counter() - self._ended >= self._took
+        """Whether the iterations since the last snapshot took at least as long as saving it; always so for a small one."""
+        return time.perf_counter() - self._saved_at >= self._save_seconds
 
     def save(self, *, done: bool) -> None:
+        """Write a snapshot of what the iterations have changed so far; `done` after the last one."""
         run, begin, seen, started = self._run, self.begin, self.prefix.count, time.perf_counter()
         roots: list[tuple[str, str, str]] = []
         meta = {"seen": seen, "done": done, "prefix": self.prefix.to_json(), "roots": roots}
@@ -373,17 +378,17 @@ class _Snapshots:
                 return None
             found = begin.roots.changeable(obj)
             if found is not None:
-                place = (found.name if isinstance(found, View) else found)[:2]
-                if listed[place] not in roots:
-                    roots.append(listed[place])
+                root = listed[(found.name if isinstance(found, View) else found)[:2]]
+                if root not in roots:
+                    roots.append(root)
             return found
 
         try:
             value = self._changed()
             roots += [listed["state", key] for key in value["contents"]]
             roots += [listed["global", name] for name in value["variables"]["changed"]]
-            fact = SnapshotSaved(loop=self._name, seen=seen)
-            write = partial(run.entries.write_loop, self.path, kind, value, meta, named, fact, self._replaced())
+            event = SnapshotSaved(loop=self._name, seen=seen)
+            write = partial(run.entries.write_loop, self.path, kind, value, meta, named, event, self._replaced())
             try:
                 self._last, size = write()
             except CodecError:
@@ -391,26 +396,26 @@ class _Snapshots:
                 self._last, size = write()
             if done:
                 self._last = ""
-            self._ended = time.perf_counter()
-            self._took = self._ended - started if size > _SMALL else 0.0
+            self._saved_at = time.perf_counter()
+            self._save_seconds = self._saved_at - started if size > _SMALL else 0.0
         except (CodecError, StoreError) as error:
-            warn(f"loop {self._name}: the snapshot after {seen} items was not kept: {error}")
+            warn(f"loop {self._name}: the snapshot after {seen} items was not saved: {error}")
         finally:
             begin.roots.forget_contents()
 
     def _replaced(self) -> list[str]:
-        """The one before, and of those for other items the ones that are least work to do again, if there are many."""
+        """The keys to remove: the previous snapshot, and those for other items that have least progress, if there are many."""
         others = sorted(each for each in self._others if each.key != self._last)
-        gone = [each.key for each in others[: max(0, len(others) - _KEPT)]]
-        return [key for key in (self._last, *gone) if key]
+        excess = [each.key for each in others[: max(0, len(others) - _MOST_OTHERS)]]
+        return [key for key in (self._last, *excess) if key]
 
     def _changed(self) -> dict[str, Any]:
-        """What is another than when the loop began."""
+        """What differs from when the loop began."""
         begin, state, digests = self.begin, self._run.state.values_by_key(), Digests()
         touched = begin.restored & begin.notes.keys()
         for key, note in begin.notes.items():
             if any(then is None for then in note.before.values()) or any(True for _ in note.changed(now=digests)):
-                touched.add(key)  # also what nobody can compare
+                touched.add(key)  # also if it can't be compared
         set_ = {
             key: value
             for key, value in state.items()
@@ -437,11 +442,11 @@ class _Snapshots:
 
 
 def _difference(ours: _Prefix, at: Mapping[int, str], furthest: _Snapshot, marks: Mapping[int, str]) -> str:
-    """What is another about the items than when the furthest snapshot was kept."""
+    """How the items differ from those before the furthest snapshot."""
     same = 0
     for number in sorted(number for number in {*marks, furthest.seen} if number in at):
         if at[number] != marks.get(number, furthest.prefix):
             which = f"item {number}" if number == same + 1 else f"one of the items {same + 1} to {number}"
-            return f"{which} is not that of the last run"
+            return f"{which} differs from that of the last run"
         same = number
-    return f"there are {ours.count} items now, and only what was changed by {furthest.seen} is kept"
+    return f"there are only {ours.count} items now, but the snapshot was taken after {furthest.seen}"

@@ -23,7 +23,7 @@ Progress = AbstractContextManager[Callable[[], None]]
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """What stands in the place of a result that could not be computed; it is tried again in the next run."""
+    """Takes the place of a result when the call failed; the next run tries it again."""
 
     index: int
     item: Any
@@ -31,7 +31,7 @@ class Failure:
 
 
 class Results(list[Any]):
-    """The results in the order of the items. Where a call failed, a `Failure` stands; `failures` has them all."""
+    """The results in the order of the items, with a `Failure` for each call that failed; `failures` lists those."""
 
     @property
     def failures(self) -> list[Failure]:
@@ -46,32 +46,32 @@ def map_items(
     on_error: OnError,
     name: str | None,
 ) -> Results | Coroutine[Any, Any, Results]:
-    """`step(item)` for every item; a coroutine if the step is one."""
+    """Call `step(item)` for every item; returns a coroutine if the step is a coroutine function."""
     if concurrency < 1:
-        raise UsageError(f"concurrency is at least 1, not {concurrency}")
+        raise UsageError(f"concurrency must be at least 1, not {concurrency}")
     if on_error not in ("raise", "collect"):
-        raise UsageError(f"on_error is 'raise' or 'collect', not {on_error!r}")
+        raise UsageError(f"on_error must be 'raise' or 'collect', not {on_error!r}")
     todo = list(items)
     progress = _progress(run, step, name, len(todo))
-    beside = run.beside.map() if concurrency > 1 else nullcontext()
-    ahead = _look_ahead(step) if concurrency > 1 else None
-    calls = _Calls(step, todo, concurrency, on_error, progress, beside, ahead)
-    return _gather(calls) if inspect.iscoroutinefunction(step) else _spread(calls)
+    side_by_side = run.beside.map() if concurrency > 1 else nullcontext()
+    find_skippable = _skippable_finder(step) if concurrency > 1 else None
+    calls = _Calls(step, todo, concurrency, on_error, progress, side_by_side, find_skippable)
+    return _map_in_tasks(calls) if inspect.iscoroutinefunction(step) else _map_in_threads(calls)
 
 
 class _Calls(NamedTuple):
-    """The calls that a map is to make, and how."""
+    """The calls that a map makes, and how."""
 
     step: Callable[[Any], Any]
     items: Sequence[Any]
     concurrency: int
     on_error: OnError
     progress: Progress
-    beside: AbstractContextManager[None]
-    ahead: Callable[[Any], Path[Any]] | None
+    side_by_side: AbstractContextManager[None]
+    find_skippable: Callable[[Any], Path[Any]] | None
 
     def failed(self, index: int, error: Exception) -> Failure:
-        """What stands in the place of the result; or the error is raised."""
+        """Raise the error, or return the `Failure` that takes the place of the result."""
         if self.on_error == "raise":
             raise error
         return Failure(index=index, item=self.items[index], error=error)
@@ -85,18 +85,21 @@ class _Calls(NamedTuple):
         finally:
             advance()
 
-    def skip(self, looked: Sequence[Any], advance: Callable[[], None]) -> dict[int, Any]:
-        """Skip the calls that can be, in the order in which they ended; their results by place. What raised is called."""
-        hits = [(i, hit) for i, hit in enumerate(looked) if hit is not None and not isinstance(hit, BaseException)]
+    def skip(self, found: Sequence[Any], advance: Callable[[], None]) -> dict[int, Any]:
+        """Skip recorded calls in the order in which they ended; returns their results by index.
+
+        `found` has, for each item, the recorded call, None, or the error that looking it up raised: the call raises it again.
+        """
+        hits = [(i, hit) for i, hit in enumerate(found) if hit is not None and not isinstance(hit, BaseException)]
         hits.sort(key=lambda each: each[1].ended)
-        return {i: copy_context().run(self.one, i, hit.reuse, advance) for i, hit in hits if hit.whole()}
+        return {i: copy_context().run(self.one, i, hit.reuse, advance) for i, hit in hits if hit.is_complete()}
 
 
-def _look_ahead(step: Any) -> Callable[[Any], Path[Any]] | None:
-    """How to look up what is kept of the step's calls, before any of them is made; None for anything but a step.
+def _skippable_finder(step: Any) -> Callable[[Any], Path[Any]] | None:
+    """A function that looks up the recorded call for an item; None if `step` is no step, or has no checkpoints.
 
-    The calls of the first run changed globals in the order in which they ended. So those that can be skipped are skipped in
-    that order, before the others run: a step that reads such a global later finds what it found then.
+    The calls of the first run changed globals in the order in which they ended. So recorded calls are skipped in that order,
+    before the others run: a step that reads such a global later finds what it found in the first run.
     """
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
@@ -104,19 +107,19 @@ def _look_ahead(step: Any) -> Callable[[Any], Path[Any]] | None:
         args, kwargs, step = (*step.args, *args), {**step.keywords, **kwargs}, step.func
     if not hasattr(step, "_self_parts"):
         return None
-    bare, first = step._self_parts()
-    definition = bare._self_definition
-    run = None if definition.yields else definition.find_run(bare._self_reference)
+    unbound, first = step._self_parts()
+    definition = unbound._self_definition
+    run = None if definition.yields else definition.find_run(unbound._self_reference)
     if run is None or not definition.may_skip(run):
         return None
-    return lambda item: definition.ahead(run, (*first, *args, item), kwargs)
+    return lambda item: definition.find_skippable(run, (*first, *args, item), kwargs)
 
 
 def _progress(run: Session, step: Callable[[Any], Any], name: str | None, total: int) -> Progress:
-    """What is to be entered around the calls, and gives what is to be called after each."""
+    """The progress line: a context around all calls, whose value is called after each of them."""
     if run.report is None or not total:
         return nullcontext(lambda: None)
-    parts = getattr(step, "_self_parts", None)  # of a step, bound or not
+    parts = getattr(step, "_self_parts", None)  # only steps have it
     return run.report.progress(
         name or str(getattr(step, "__name__", "map")),
         parts()[0]._self_definition.name if parts is not None else "",
@@ -124,45 +127,45 @@ def _progress(run: Session, step: Callable[[Any], Any], name: str | None, total:
     )
 
 
-def _spread(this: _Calls) -> Results:
-    items, ahead = this.items, this.ahead
+def _map_in_threads(this: _Calls) -> Results:
+    items, find_skippable = this.items, this.find_skippable
     advance: Callable[[], None]
 
-    def spread(function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> list[Future[Any]]:
+    def submit_all(function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> list[Future[Any]]:
         calls: list[Future[Any]] = [pool.submit(copy_context().run, function, *each) for each in arguments]
         try:
             wait(calls, return_when=FIRST_EXCEPTION)
-        finally:  # after a failure or Ctrl-C, what has not begun does not begin
+        finally:  # after a failure or Ctrl-C, calls that have not started never start
             for call in calls:
                 call.cancel()
         wait(call for call in calls if not call.cancelled())  # as leaving the pool would
         return calls
 
-    def look(item: Any) -> Any:
-        assert ahead is not None
+    def find(item: Any) -> Any:
+        assert find_skippable is not None
         try:
-            return drive(ahead(item))
+            return drive(find_skippable(item))
         except Exception:
             return None  # the call itself raises it
 
-    if this.concurrency == 1:  # in this thread: each reads what the one before it has changed, as in a plain loop
+    if this.concurrency == 1:  # in this thread, as in a plain loop: each call sees what the ones before it changed
         with this.progress as advance:
             return Results(this.one(i, partial(this.step, item), advance) for i, item in enumerate(items))
-    with this.beside, this.progress as advance, ThreadPoolExecutor(this.concurrency, "oncemore") as pool:
-        looked = [] if ahead is None else spread(look, ((item,) for item in items))
-        found = this.skip([each.result() for each in looked], advance)
-        rest = [i for i in range(len(items)) if i not in found]
-        calls = spread(this.one, ((i, partial(this.step, items[i]), advance) for i in rest))
-        begun = [call for call in calls if not call.cancelled()]
-        for call in begun:
-            call.result()  # the first failure in the order of the items
-        found.update((i, call.result()) for i, call in zip(rest, calls))
-        return Results(found[i] for i in range(len(items)))
+    with this.side_by_side, this.progress as advance, ThreadPoolExecutor(this.concurrency, "oncemore") as pool:
+        found = [] if find_skippable is None else submit_all(find, ((item,) for item in items))
+        results = this.skip([each.result() for each in found], advance)
+        rest = [i for i in range(len(items)) if i not in results]
+        calls = submit_all(this.one, ((i, partial(this.step, items[i]), advance) for i in rest))
+        for call in calls:
+            if not call.cancelled():
+                call.result()  # raises the first failure in the order of the items
+        results.update((i, call.result()) for i, call in zip(rest, calls))
+        return Results(results[i] for i in range(len(items)))
 
 
-async def _gather(this: _Calls) -> Results:
-    items, ahead = this.items, this.ahead
-    import asyncio  # loaded already: somebody awaits this
+async def _map_in_tasks(this: _Calls) -> Results:
+    items, find_skippable = this.items, this.find_skippable
+    import asyncio  # here: only programs with coroutines need it
 
     free = asyncio.Semaphore(this.concurrency)
     advance: Callable[[], None]
@@ -176,10 +179,10 @@ async def _gather(this: _Calls) -> Results:
             finally:
                 advance()
 
-    async def look(item: Any) -> Any:
-        assert ahead is not None
+    async def find(item: Any) -> Any:
+        assert find_skippable is not None
         async with free:
-            return await drive_async(ahead(item))
+            return await drive_async(find_skippable(item))
 
     async def gather(calls: Iterable[Coroutine[Any, Any, Any]], *, collect: bool = False) -> list[Any]:
         tasks = [asyncio.ensure_future(call) for call in calls]
@@ -191,9 +194,9 @@ async def _gather(this: _Calls) -> Results:
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
 
-    with this.beside, this.progress as advance:
-        looked = [] if ahead is None else await gather(map(look, items), collect=True)
-        found = this.skip(looked, advance)
-        rest = [i for i in range(len(items)) if i not in found]
-        found.update(zip(rest, await gather(map(one, rest))))
-        return Results(found[i] for i in range(len(items)))
+    with this.side_by_side, this.progress as advance:
+        found = [] if find_skippable is None else await gather(map(find, items), collect=True)
+        results = this.skip(found, advance)
+        rest = [i for i in range(len(items)) if i not in results]
+        results.update(zip(rest, await gather(map(one, rest))))
+        return Results(results[i] for i in range(len(items)))

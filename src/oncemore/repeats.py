@@ -1,4 +1,4 @@
-"""Calls and checkpoints that a scope makes again: which of the earlier ones each is."""
+"""Matching repeated calls and named checkpoints of a scope with those of earlier scopes."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 class SeenCheckpoints:
-    """The named checkpoints of earlier scopes, each to be found once when this scope comes by again."""
+    """The named checkpoints of earlier scopes; each is found once, when this scope reaches the same point again."""
 
     def __init__(self) -> None:
-        self._ahead: dict[tuple[Any, ...], list[Checkpoint]] | None = None
-        self._line: Timeline | None = None
+        self._earlier: dict[tuple[Any, ...], list[Checkpoint]] | None = None  # those not found yet
+        self._timeline: Timeline | None = None
 
-    def reach(
+    def find_or_save(
         self, run: Session, name: str, metadata: Mapping[str, Any], next_node: str | None, pinned: bool
     ) -> Checkpoint:
-        """The run's state is to be kept under a name: the checkpoint that an earlier scope left here, or a new one."""
-        fact = CheckpointSaved(
+        """Return the checkpoint that an earlier scope saved at this point, or save a new one."""
+        event = CheckpointSaved(
             name=name,
             next_node=next_node,
             metadata=json.loads(json.dumps(dict(metadata))),
@@ -41,50 +41,50 @@ class SeenCheckpoints:
             state=digest(run.state.values_by_key()).hex(),
             pinned=pinned,
         )
-        known = self._find(fact, run) if run.resumed else None
+        known = self._find(event, run) if run.resumed else None
         if known is not None:
             return known
         snapshot = run.snapshot()
-        fact = replace(fact, snapshot=snapshot.key)
-        run.entries.write_snapshot(snapshot.entry, fact)
+        event = replace(event, snapshot=snapshot.key)
+        run.entries.write_snapshot(snapshot.entry, event)
         run.snapshots.written(snapshot)
-        run.notify(fact)
-        saved = self._saved(fact, run)
+        run.notify(event)
+        saved = self._saved(event, run)
         run.retain()
         return saved
 
-    def _find(self, fact: CheckpointSaved, run: Session) -> Checkpoint | None:
+    def _find(self, event: CheckpointSaved, run: Session) -> Checkpoint | None:
         from .history.checkpoints import made
 
-        if self._ahead is None:
-            self._ahead = {}
+        if self._earlier is None:
+            self._earlier = {}
             for index, counted in enumerate(timeline(run.store, run.log).checkpoints()):
                 if isinstance(counted.event, CheckpointSaved):
                     checkpoint = made(run.store, run.id, run.workflow, counted, index)
-                    self._ahead.setdefault(_sameness(counted.event), []).append(checkpoint)
-        waiting = self._ahead.get(_sameness(fact))
-        return waiting.pop(0) if waiting else None
+                    self._earlier.setdefault(_identity(counted.event), []).append(checkpoint)
+        equal = self._earlier.get(_identity(event))
+        return equal.pop(0) if equal else None
 
-    def _saved(self, fact: CheckpointSaved, run: Session) -> Checkpoint:
-        """The checkpoint that was just made, with its number. Reads only what is new in the log, after the first time."""
+    def _saved(self, saved: CheckpointSaved, run: Session) -> Checkpoint:
+        """The checkpoint that was just saved, with its number. After the first time, reads only what is new in the log."""
         from .history.checkpoints import made
 
-        self._line = self._line or timeline(run.store, run.log)
-        for event in read_log(run.store, self._line.log, self._line.last):
-            self._line.apply(event)
-        for index, counted in reversed([*enumerate(self._line.checkpoints())]):
+        self._timeline = self._timeline or timeline(run.store, run.log)
+        for event in read_log(run.store, self._timeline.log, self._timeline.last):
+            self._timeline.apply(event)
+        for index, counted in reversed([*enumerate(self._timeline.checkpoints())]):
             event = counted.event
-            if isinstance(event, CheckpointSaved) and (event.time, event.lane) == (fact.time, fact.lane):
+            if isinstance(event, CheckpointSaved) and (event.time, event.lane) == (saved.time, saved.lane):
                 return made(run.store, run.id, run.workflow, counted, index)
-        raise AssertionError(f"the log {self._line.log} has lost an event")
+        raise AssertionError(f"the log {self._timeline.log} has lost an event")
 
 
-def _sameness(fact: CheckpointSaved) -> tuple[Any, ...]:
-    return fact.name, fact.state, fact.next_node, json.dumps(fact.metadata, sort_keys=True)
+def _identity(event: CheckpointSaved) -> tuple[Any, ...]:
+    return event.name, event.state, event.next_node, json.dumps(event.metadata, sort_keys=True)
 
 
 class Ordinals:
-    """Numbers for identical calls. A failed call gives its number back, so that a retry is the same call."""
+    """Numbers identical calls. A failed call gives its ordinal back, so that a retry is the same node."""
 
     def __init__(self, first: int = 0, free: Iterable[int] = ()) -> None:
         self._numbers, self._next, self._free = count(first), first, sorted(free)
@@ -93,7 +93,7 @@ class Ordinals:
         return min(self._free, default=self._next)
 
     def take(self) -> int:
-        # Threads take numbers at once. No lock, which a fork could copy while held: each of these is one operation.
+        # Threads do this concurrently. Each operation is atomic; a lock could be copied by a fork while it is held.
         try:
             return self._free.pop(0)
         except IndexError:
@@ -110,11 +110,10 @@ class Ordinals:
 
 
 class SharedOrdinals:
-    """The same for the processes that take part in one scope: the numbers taken stand in the store as long as it is open.
+    """Ordinals for all processes that take part in one scope, stored until the scope ends.
 
-    Each number is given to one call, in whichever process: which of identical calls gets which is for chance to say, but the
-    numbers given are the same in every attempt. `before` are those that this process, or the one it was forked from, gave
-    before there were others.
+    Each ordinal goes to one call, in whichever process. Which of several identical calls gets which is up to chance, but every
+    attempt hands out the same ones. `before` has those that this process, or its parent before a fork, handed out alone.
     """
 
     def __init__(self, store: Store, key: str, before: Ordinals | None = None) -> None:
@@ -125,7 +124,7 @@ class SharedOrdinals:
         return data, self._before.state() if data is None else Decoded(data, key=self._key, secret=secret()).meta
 
     def publish(self) -> None:
-        """Let the others know what was given before; unless one of them does already."""
+        """Store the ordinals handed out so far, unless another process has already done so."""
         self._write(None, self._before.state())
 
     def peek(self) -> int:
@@ -147,6 +146,7 @@ class SharedOrdinals:
             if self._write(data, {**state, "free": sorted({*state["free"], number})}):
                 return
 
-    def _write(self, then: Bytes | None, state: Mapping[str, Any]) -> bool:
+    def _write(self, expected: Bytes | None, state: Mapping[str, Any]) -> bool:
+        """Write the state, unless another process has written since `expected` was read."""
         entry = encode(None, state, key=self._key, secret=secret())
-        return self._store.commit(put={self._key: entry.frames}, expect={self._key: then})
+        return self._store.commit(put={self._key: entry.frames}, expect={self._key: expected})

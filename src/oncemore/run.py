@@ -1,4 +1,4 @@
-"""A run as people see it: the documented names and no other. What happens inside is in session.py."""
+"""A run as users see it: the documented names and no others. The inside of an open run is in session.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ E = TypeVar("E", bound=Event)
 
 
 class RunView:
-    """What can be read of a run, open in this process or not."""
+    """What can be read from a run, whether or not it is open in this process."""
 
     id: str
     store: Store
@@ -42,14 +42,14 @@ class RunView:
         return records.read(self.store, self.id)
 
     def events(self, since: int = 0) -> Iterator[Event]:
-        """The run's events in order, those after number `since`; other processes' too."""
+        """The run's events in order, from all processes; only those after number `since`."""
         return read_log(self.store, self._record().log, since)
 
     def follow(self, since: int = 0, *, interval: float = 0.2) -> Iterator[Event]:
-        """Events as they come, of all processes, until nobody has the run open any more."""
+        """Yield events as they happen, from all processes, until no process has the run open."""
         log = self._record().log
         while True:
-            over = self.status != "running"  # before reading: what is written until then is read
+            over = self.status != "running"  # before reading, so that the last events are not missed
             for event in read_log(self.store, log, since):
                 since = event.seq
                 yield event
@@ -59,12 +59,12 @@ class RunView:
 
     @property
     def status(self) -> str:
-        """running, finished, failed, interrupted, killed, or forked: not run yet."""
+        """running, finished, failed, interrupted, killed, or forked (not run yet)."""
         return records.status(self.store, self._record())
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """The checkpoints that count, oldest first, as they are now."""
+        """The run's valid checkpoints, oldest first, as of now."""
         from .history.checkpoints import checkpoints_of
 
         return checkpoints_of(self.store, self.id, self._record())
@@ -75,13 +75,13 @@ class RunView:
         return summarize(self.id, records.status(self.store, record), record.attempts, self.events(), self._unwritten())
 
     def why(self, node: str) -> Explanation:
-        """Why a node (or, of a step, its last node) ran when it last did: what had changed since an earlier checkpoint of it."""
+        """Why a node, or the last node of a step, last ran: what had changed since an earlier checkpoint."""
         record = self._record()
         logs = [*(f"event/{uid}/" for uid in record.forebears), record.log]
         return why(self.store, self.id, [event for log in logs for event in read_log(self.store, log)], node)
 
     def _unwritten(self) -> Iterable[Event]:
-        """Events of the scope that is open here, which are written when it ends."""
+        """Events of the scope open here that are only written when it ends."""
         return ()
 
 
@@ -89,7 +89,7 @@ class Run(RunView):
     """One resumable history. Made by `checkpoint_scope`.
 
     `state` is a mapping that steps may read and change; a resumed run rebuilds it step by step. `ran`, `reused` and
-    `failed` count, by step, what happened in this scope.
+    `failed` count what happened in this scope, by step.
     """
 
     def __init__(self, session: Session) -> None:
@@ -102,7 +102,7 @@ class Run(RunView):
 
     @property
     def resumed(self) -> bool:
-        """Whether the run was there before this scope was opened."""
+        """Whether the run existed before this scope was opened."""
         return self._session.resumed
 
     @property
@@ -119,11 +119,11 @@ class Run(RunView):
 
     @property
     def seconds_saved(self) -> float:
-        """How long the steps that were reused in this scope took when they ran."""
+        """How many seconds the steps reused in this scope took when they ran."""
         return self._session.seconds_saved
 
     def on(self, kind: type[E], callback: Callable[[E], object]) -> None:
-        """Call `callback` with every event of that kind that happens in this scope (`Event`: with all)."""
+        """Call `callback` with every event of that kind in this scope (`Event`: every event)."""
         self._session.on(kind, callback)
 
     @overload
@@ -155,23 +155,23 @@ class Run(RunView):
         on_error: OnError = "raise",
         name: str | None = None,
     ) -> Results | Coroutine[Any, Any, Results]:
-        """`step(item)` for every item, several at a time; the results in the order of the items.
+        """Call `step(item)` for every item, several at a time, and return the results in the order of the items.
 
-        Await it if the step is a coroutine function. With `on_error="collect"` a call that fails leaves a `Failure` in its
-        place and the others go on; the next run tries it again. `name` is what people see.
+        Await it if the step is a coroutine function. With `on_error="collect"`, a call that fails yields a `Failure` and the
+        others continue; the next run tries it again. `name` is shown in the progress line.
         """
         return map_items(self._session, step, items, concurrency, on_error, name)
 
     def loop(self, name: str, items: Iterable[T], *, every: Every = 1) -> Iterator[T]:
-        """Iterate over items; a later run goes on after the last item that was kept.
+        """Iterate over items; a resumed run continues after the last snapshot.
 
-        After every so many items, or every so often ("5min"), what the turns changed is kept: `state`, the random
-        generators, the globals that the loop uses, and what local variables hold. A resumed loop has it back as it was then.
+        After `every` so many items, or so often ("5min"), a snapshot saves what the iterations changed: `state`, the random
+        generators, the globals that the loop uses, and local variables. A resumed loop restores them.
         """
         return loop(self._session, name, items, every, sys._getframe(1))
 
     def resolve(self, which: str, *, happened: bool, result: Any = None) -> None:
-        """Say how a step with effect="once" ended that was cut off: by the node or the key that `UnknownOutcome` names."""
+        """Say whether an interrupted step with effect="once" took effect; `which` is the node or key from `UnknownOutcome`."""
         effects_once.resolve((self._session.entries, self._session.shared), which, happened, result)
 
     def checkpoint(
@@ -182,34 +182,33 @@ class Run(RunView):
         next_node: str | None = None,
         pinned: bool = False,
     ) -> Checkpoint:
-        """Keep the run's state and generators under a name, with JSON-able `metadata`; `restore` goes back to it.
+        """Save the run's state and generators under a name, with JSON-able `metadata`; `restore` goes back to them.
 
-        A resumed run that comes by again with the same state finds the checkpoint that is there.
+        A resumed run that gets here with the same state returns the existing checkpoint.
         """
-        return self._session.seen_checkpoints.reach(self._session, name, metadata or {}, next_node, pinned)
+        return self._session.seen_checkpoints.find_or_save(self._session, name, metadata or {}, next_node, pinned)
 
     def restore(self, which: str | None = None) -> Checkpoint:
-        """Put `state` and the random generators to a checkpoint (name, id, node or step; the newest if none is named).
+        """Reset `state` and the random generators to a checkpoint: a name, id, node or step; by default the newest.
 
-        Returns it, `next_node` included, for programs that jump instead of replaying. A damaged snapshot gives way to the
-        one before, with a warning. So does a step after which a large state was not kept: what is returned is the checkpoint
-        whose state it is.
+        Returns the checkpoint, with its `next_node`, for programs that jump instead of replaying. If its snapshot is damaged
+        (with a warning), or if a large state was not saved after that step, the one before is restored and returned.
         """
         from .history.checkpoints import usable
 
-        checkpoint, kept = usable(self.checkpoints, which)
+        checkpoint, snapshot = usable(self.checkpoints, which)
         session, record = self._session, self._session.record
         overrides = {} if checkpoint.log == record.log else record.state
         session.applied.clear()
-        session.state.replace({**kept["state"], **overrides})
-        put_back(kept["generators"])
+        session.state.replace({**snapshot["state"], **overrides})
+        put_back(snapshot["generators"])
         session.snapshots.replaced()
         return checkpoint
 
     def rollback(self, *, to: str | None = None, before: str | None = None) -> None:
-        """What came after `to` (or from `before` on) does not count any more; each is a name, id, node or step.
+        """Roll back to the checkpoint `to`, or to just before `before`, ignoring everything after it.
 
-        Nothing is removed: the log tells of it and `History.undo_rollback` takes it back.
+        Each is a name, id, node or step. Nothing is removed: the log records it, and `History.undo_rollback` undoes it.
         """
         from .history.rollback import rollback
 

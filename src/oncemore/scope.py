@@ -1,7 +1,8 @@
-"""The scope that makes a run current."""
+"""The scope that makes a run current, and how workers take part in one."""
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sys
@@ -13,19 +14,23 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 
 from blake3 import blake3
 
-from . import current
+from . import current, records
 from .current import current_session
 from .dry_run import DryRun, new_run
-from .errors import is_terminal, log
+from .entries import RunEntries
+from .errors import StoreError, is_terminal, log
 from .flight import Blocking
 from .keyed import keyed
+from .modules import loaded
 from .opening import default_store, disabled, ending
-from .records import checked
+from .records import Reference, changed, checked, record_key
 from .run import Run
 from .session import Session
+from .snapshots import Snapshots
 from .stores import Store, open_store
 from .surroundings.inputs import enter as enter_files
 from .surroundings.inputs import leave as leave_files
+from .surroundings.state import State
 
 if TYPE_CHECKING:
     from .retention import Policy
@@ -36,13 +41,13 @@ StoreLike = Union[str, "os.PathLike[str]", Store]
 class checkpoint_scope:
     """Make a run current: `with checkpoint_scope("churn-nov") as run:`, or `async with`.
 
-    Steps called inside leave checkpoints under this run id and find those of earlier scopes with the same id. Without
-    a run id, one is derived from the script's path and arguments. `store` is a path, a URL or a `Store`
-    (default: `ONCEMORE_STORE`, else `./.oncemore`). With `strict`, a damaged checkpoint is an `IntegrityError` instead
-    of a warning and another run of its step. `state` gives initial values to `run.state`. With `inputs="observed"`, the
-    content of every file that a step reads counts (see `checkpointed`).
-    `retention` and `max_checkpoints` remove old checkpoints of the run as it goes; without them nothing is ever removed.
-    On a terminal, lines on standard error say what is reused, what runs and why; not with `quiet`.
+    Steps called inside record checkpoints under this run id, and reuse those of earlier scopes with the same id. Without a
+    run id, one is derived from the script's path and arguments. `store` is a path, a URL or a `Store` (default:
+    `ONCEMORE_STORE`, else `./.oncemore`). With `strict`, a damaged checkpoint raises `IntegrityError`; otherwise a warning
+    names it and its step runs again. `state` gives initial values to `run.state`. With `inputs="observed"`, the content of
+    every file that a step reads is part of its identity (see `checkpointed`). `retention` and `max_checkpoints` remove old
+    checkpoints during the run; without them, nothing is ever removed. On a terminal, lines on standard error say what is
+    reused, what runs and why, unless `quiet`.
 
     >>> from oncemore import checkpointed, checkpoint_scope
     >>> @checkpointed
@@ -80,29 +85,29 @@ class checkpoint_scope:
         self._entered: list[tuple[Session, Token[Session | None]]] = []
 
     def _open(self) -> Session:
-        run_id, origin = (self._run_id, "") if self._run_id else _derived()
-        if disabled():  # nothing is kept, and what asks the run for its past finds it empty
+        run_id, origin = (self._run_id, "") if self._run_id else _derived_id()
+        if disabled():  # an empty store, so that reading the run's history works and finds nothing
             store = open_store(f"memory://disabled-{os.urandom(8).hex()}")
         else:
             store = default_store() if self._store is None else open_store(self._store)
             store = keyed(store, writing=current.rehearsal is None, strict=self._options["strict"])
         run = new_run(run_id, store, **self._options).open()
-        heard = bool(os.environ.get("ONCEMORE_LOG")) or is_terminal(sys.stderr)
-        if heard and not self._quiet and not isinstance(run, DryRun):
+        wanted = bool(os.environ.get("ONCEMORE_LOG")) or is_terminal(sys.stderr)
+        if wanted and not self._quiet and not isinstance(run, DryRun):
             from .report.terminal import open_report
 
             run.report = open_report(run, origin=origin, default=self._store is None)
         return run
 
     def _enter(self, run: Session) -> Run:
-        run.group.thread = threading.get_ident()  # another thread may have opened it
+        run.group.thread = threading.get_ident()  # `async with` opens the run in another thread
         enter_files(run)
         current.opened[run] = current_session(), threading.get_ident()
         self._entered.append((run, current.enter(run)))
         return run.run
 
     def _exit(self) -> Session:
-        # the latest that this thread or task entered: others may be inside the same object
+        # The last run that this thread or task entered: others may be inside the same scope object.
         mine = [i for i, (run, _) in enumerate(self._entered) if run is current_session()]
         run, token = self._entered.pop(mine[-1] if mine else -1)
         current.opened.pop(run, None)
@@ -113,27 +118,27 @@ class checkpoint_scope:
         return self._enter(self._open())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        _leave(self._exit(), error)
+        _close(self._exit(), error)
 
     async def __aenter__(self) -> Run:
         opened: list[Session] = []
         try:
             await Blocking(lambda: opened.append(self._open())).later()
-        except BaseException as error:  # cancelled: the run is open by now, and nobody else would leave it
+        except BaseException as error:  # cancelled, but the run is open by now and must be closed
             for run in opened:
-                await Blocking(_leave, run, error).later()
+                await Blocking(_close, run, error).later()
             raise
         return self._enter(opened[0])
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await Blocking(_leave, self._exit(), error).later()
+        await Blocking(_close, self._exit(), error).later()
 
 
-def _leave(run: Session, error: BaseException | None) -> None:
+def _close(run: Session, error: BaseException | None) -> None:
     if run.pid != os.getpid():
-        return  # a forked child leaves the block; the run is its parent's, which goes on
+        return  # a forked child leaves the block, but the run is its parent's
     try:
         try:
             leave_files(run)
@@ -144,16 +149,88 @@ def _leave(run: Session, error: BaseException | None) -> None:
             run.report.close(ending(error), error)
 
 
-def _derived() -> tuple[str, str]:
-    """An id from the script's path and arguments, the same for the same command line in the same folder; and that line."""
+def _derived_id() -> tuple[str, str]:
+    """An id derived from the script's path and arguments, and the command line that they form."""
     path = getattr(sys.modules.get("__main__"), "__file__", None)
     here = os.getcwd()
     script = os.path.abspath(path) if path else os.path.join(here, "interactive")
     if os.path.commonpath([script, here]) == here:
         script = os.path.relpath(script, here)  # so that the project folder can be moved
     words = [script, *sys.argv[1:]] if path else [script]
-    run_id = (
-        f"{os.path.splitext(os.path.basename(script))[0][:60]}-{blake3(json.dumps(words).encode()).hexdigest()[:8]}"
-    )
+    name = os.path.splitext(os.path.basename(script))[0][:60]
+    run_id = f"{name}-{blake3(json.dumps(words).encode()).hexdigest()[:8]}"
     log("run %s: the id is derived from %s", run_id, words)
     return run_id, " ".join(words)
+
+
+# -- runs without a scope of their own: workers of another process's scope, and shared results
+
+_process = os.getpid()
+_joined: dict[tuple[int, Any, str, str], Session] = {}  # by process, dry run, run id and store
+
+
+def join(reference: Reference) -> Session:
+    """Take part, for one call, in a run that another process has opened.
+
+    The call starts with the state that the run had when the step was sent. Its changes to the state are recorded with the
+    checkpoint and visible to the steps that it calls, but not to other calls in this process or to the sender.
+    """
+    key = (os.getpid(), current.rehearsal, reference.id, reference.store)
+    run = _joined.get(key)
+    if run is None or run.attempt != reference.attempt:  # ordinals are valid within one scope
+        run = _joined[key] = _open_joined(reference)
+    follow(run)
+    call = copy.copy(run)
+    call.state, call.snapshots = State(reference.state.load()), Snapshots()
+    return call
+
+
+def _open_joined(reference: Reference) -> Session:
+    store = keyed(open_store(reference.store), writing=False)
+    if not reference.id:
+        return _shared_only(store)
+    run = new_run(reference.id, store, strict=reference.strict, inputs=reference.inputs)
+    run.attempt, run.distributed = reference.attempt, bool(reference.attempt)
+    return run.open(announce=False)
+
+
+def follow(run: Session) -> None:
+    """Catch up with a run that another process has open: drop cached entries if any were replaced or forgotten.
+
+    A rollback changes the record, and with it the prefix of the entries.
+    """
+    record, own, shared = record_key(run.id), changed(run.entries.owner), changed("shared")
+    try:
+        now = run.store.get_many({record, own, shared} if run.id else {shared})
+        data, before = now.get(record), run.followed
+        if data is not None and data != before.get(record):
+            run.use(records.parse(record, data))
+    except StoreError:
+        return  # reading an entry will report the problem
+    run.followed = now
+    for entries, mark in ((run.entries, own), (run.shared, shared)):
+        if now.get(mark) != before.get(mark):
+            entries.drop_cache()
+
+
+def shared_results() -> Session:
+    """The session for shared steps that are called outside a scope: results in the default store, without a history."""
+    store = default_store()
+    key = (os.getpid(), current.rehearsal, "", store.url)
+    if key not in _joined:
+        _joined[key] = _shared_only(keyed(store, writing=current.rehearsal is None))
+    if _is_worker():
+        follow(_joined[key])
+    return _joined[key]
+
+
+def _is_worker() -> bool:
+    """Whether another Python process has started this one to work for it."""
+    multiprocessing = loaded("multiprocessing")
+    return os.getpid() != _process or (multiprocessing is not None and multiprocessing.parent_process() is not None)
+
+
+def _shared_only(store: Store) -> Session:
+    run = new_run("", store)
+    run.entries = run.shared = RunEntries(run.store, "shared", "shared/", None)
+    return run

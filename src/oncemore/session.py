@@ -1,4 +1,4 @@
-"""An open run from the inside: what its steps are recorded with, counted by and notified through."""
+"""An open run from the inside: where steps are counted and recorded, and listeners notified."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 
 _PRUNE_EVERY = 32  # checkpoints
-_STARTED_AFTER = 0.5  # seconds; a step that is over by then leaves one event instead of two
+_STARTED_AFTER = 0.5  # seconds; a step that ends sooner leaves one event instead of two
 
 
-class Begun:
-    """A step that is under way: when and where it began."""
+class RunningStep:
+    """A step that is being computed: when and where it started."""
 
     __slots__ = ("lane", "node", "time")
 
@@ -59,7 +59,8 @@ class Begun:
         return events.StepStarted(**self.node.about(), time=self.time, lane=self.lane)
 
 
-# Where something stands that cannot be pickled, if effects stand beside the result; and what people call that.
+# Rewrites the path to something that can't be pickled, if result and effects were pickled together: `the result[0]...` is
+# in the result, `the result[1]...['global `x`']` in an effect.
 _IN_EFFECTS = (
     re.compile(r"^the result\[(?:0\](?P<inside>\S*)|1\]\['\w+'\](?:\['\w+'\])*?\['(?P<name>[^']*`)'\]\S*)"),
     lambda found: f"what it put into {found['name']}" if found["name"] else f"the result{found['inside']}",
@@ -67,46 +68,46 @@ _IN_EFFECTS = (
 
 
 class StartNotifier:
-    """Writes down that a step has begun if it takes a while, so that others see what runs, and a dead run shows where it died.
+    """Writes `StepStarted` for steps that take a while, so that others see what runs, and where a killed run died.
 
-    One thread for all steps of a run, from the first step to the end of the scope. Steps never wait for it.
+    One thread serves all steps of a run, from the first step to the end of the scope. Steps never wait for it.
     """
 
     def __init__(self, write: Callable[[events.StepStarted], None]) -> None:
         self._write = write
-        self._begun: dict[int, Begun] = {}
-        self._owner = 0  # the process that has the thread: a forked child needs one of its own
+        self._running: dict[int, RunningStep] = {}
+        self._owner = 0  # the process that has the thread; a forked child needs its own
 
-    def begin(self, node: Node) -> Begun:
+    def begin(self, node: Node) -> RunningStep:
         if self._owner != os.getpid():
-            self._owner, self._begun = os.getpid(), {}
-            threading.Thread(target=self._watch, args=(self._begun,), name="oncemore-started", daemon=True).start()
-        begun = Begun(node)
-        self._begun[id(begun)] = begun
-        return begun
+            self._owner, self._running = os.getpid(), {}
+            threading.Thread(target=self._watch, args=(self._running,), name="oncemore-started", daemon=True).start()
+        step = RunningStep(node)
+        self._running[id(step)] = step
+        return step
 
-    def end(self, begun: Begun) -> None:
-        self._begun.pop(id(begun), None)
+    def end(self, step: RunningStep) -> None:
+        self._running.pop(id(step), None)
 
     def stop(self) -> None:
-        """The scope ends; a step after this begins anew."""
+        """End the thread, since the scope ends. A later step starts a new one."""
         self._owner = 0
 
-    def _watch(self, begun: dict[int, Begun]) -> None:
-        while self._owner == os.getpid() and self._begun is begun:
+    def _watch(self, running: dict[int, RunningStep]) -> None:
+        while self._owner == os.getpid() and self._running is running:
             time.sleep(_STARTED_AFTER)
-            for key, each in list(begun.items()):
-                if time.time() - each.time >= _STARTED_AFTER and begun.pop(key, None) is not None:
+            for key, step in list(running.items()):
+                if time.time() - step.time >= _STARTED_AFTER and running.pop(key, None) is not None:
                     try:
-                        self._write(each.event())
+                        self._write(step.event())
                     except StoreError:
-                        pass  # the step's own end will tell of a store that cannot be written
+                        pass  # recording the step will report the problem
 
 
 class Session:
-    """One opening of a run in this process: by a scope, or by a worker that takes part in one."""
+    """A run opened in this process: by a scope, or by a worker that takes part in one."""
 
-    public: Callable[[Session], Run]  # what people see of it, see run.py
+    public: Callable[[Session], Run]  # makes the object that users get; set in run.py
 
     def __init__(
         self,
@@ -122,13 +123,13 @@ class Session:
         self.id, self.store, self.workflow, self.strict = run_id, store, workflow, strict
         self._run: weakref.ref[Run] | None = None
         if inputs not in (None, OBSERVED):
-            raise UsageError(f"run {run_id}: inputs={inputs!r} is not 'observed'")
-        self.observes = inputs == OBSERVED  # whether the files that steps read count
+            raise UsageError(f"run {run_id}: inputs={inputs!r} is not supported; use inputs='observed'")
+        self.observes = inputs == OBSERVED  # whether the content of files that steps read is part of their identity
         self.pid = os.getpid()
         self.resumed = False
-        self.attempt = ""  # the mark of the scope, in workers that of the scope they work for
-        self.seen: Mapping[str, Any] = {}  # the record and marks of changes, in processes that did not open the run
-        self.joined = False  # as a worker of another process's scope
+        self.attempt = ""  # the mark of this scope; in a worker, of the scope it takes part in
+        self.followed: Mapping[str, Any] = {}  # in a worker: the record and change marks when it last looked
+        self.joined = False  # whether this is a worker in another process's scope
         self.disabled = disabled()
         self.ran: Counter[str] = Counter()
         self.reused: Counter[str] = Counter()
@@ -136,30 +137,31 @@ class Session:
         self._saved: defaultdict[str, float] = defaultdict(float)
         self._refresh = set(filter(None, map(str.strip, os.environ.get("ONCEMORE_REFRESH", "").split(","))))
         self._refreshed: set[tuple[str, str]] = set()
-        self.used_nodes: set[str] = set()  # the entries of nodes that ran or were reused in this scope
-        self.applied: set[str] = set()  # entries whose effects this scope has seen; empty again when it is put back
-        self.performed: set[str] = set()  # effect="once" steps of which was said that they are not performed again
+        self.used_nodes: set[str] = set()  # keys of the nodes that ran or were reused in this scope
+        self.applied: set[str] = set()  # keys of the entries whose effects this scope has; cleared by a rollback
+        self.warned_performed: set[str] = set()  # effect="once" steps with a warning that they are not performed again
         self.variants = Variants()
-        self.calls: dict[str, Ordinals] = {}  # of steps that count every call, as long as only this process makes some
-        self.spread = False  # other processes take part, or may: numbers for identical calls are taken from the store
-        self.loops: dict[str, Any] = {}  # those begun in this scope, with what they know of the state; None: completed
+        self._ordinals: dict[str, Ordinals] = {}  # by call of an `every_call` step, while no other process takes part
+        self._next_ordinal: dict[str, int] = {}  # by such a call: above all that this process has taken
+        self.distributed = False  # other processes may take part, so ordinals are taken from the store
+        self.loops: dict[str, Any] = {}  # the loops begun in this scope: the run as it was then; None once completed
         self._listeners: list[tuple[type[Event], Callable[[Any], object]]] = []
-        self.report: Report | None = None  # tells people, if any look
-        self.unkept: dict[str, str] = {}  # the steps of which nothing could be kept, and why
+        self.report: Report | None = None  # the lines on the terminal, if there is one
+        self.unkept: dict[str, str] = {}  # steps that could not be recorded, and why
         self.unseeded: Unseeded | None = None
         self.group, self.concurrent = Group(), Concurrent()
         self.started = StartNotifier(lambda event: self.entries.append([event]))
         self._opened: Opened
         self.snapshots = Snapshots()
         self.seen_checkpoints = SeenCheckpoints()
-        self._retention, self._since_pruned, self._left = retention, 0, False
+        self._retention, self._since_pruned, self._reuse_written = retention, 0, False
         self.state = State(state)
         self.entries: RunEntries
         self.shared: RunEntries
 
     @property
     def run(self) -> Run:
-        """What people see of it; the same object as long as anybody has it."""
+        """The object that users get; the same one as long as anything refers to it."""
         run = None if self._run is None else self._run()
         if run is None:
             run = type(self).public(self)
@@ -173,40 +175,35 @@ class Session:
 
     @property
     def mark(self) -> str:
-        """What shows in the record that this scope has the run open."""
+        """This scope's mark in the record, which says that the run is open."""
         return self._opened.mark
 
     @property
     def log(self) -> str:
-        """The prefix of the run's events, now."""
+        """The current key prefix of the run's events."""
         return records.read(self.store, self.id).log
 
     @property
     def attempt_number(self) -> int:
-        """The number of this opening of the run; workers have that of the scope they take part in."""
+        """The number of this scope among those of the run; in a worker, of the scope it takes part in."""
         return self._opened.record.attempts if self.id else 0
 
-    def reference(self) -> Reference:
-        """What a worker needs to take part."""
-        return Reference(
-            self.id, self.store.url, self.strict, self.attempt, self.state.sent(), OBSERVED if self.observes else None
-        )
-
     def share(self) -> Reference:
-        """What a worker needs to take part in this scope; from here on, identical calls are counted in the store."""
-        self.spread = bool(self.attempt)
+        """What a worker needs to take part in this scope. From now on, identical calls are numbered in the store."""
+        self.distributed = bool(self.attempt)
         try:
-            while self.spread and self.calls:
-                call, numbers = self.calls.popitem()
-                SharedOrdinals(self.store, self._counter(call), numbers).publish()
+            for call, ordinals in list(self._ordinals.items()) if self.distributed else ():
+                SharedOrdinals(self.store, self._counter(call), ordinals).publish()
+                self._ordinals.pop(call, None)  # only now: they would be lost with a store that fails
         except StoreError as error:
-            warn(f"run {self.id}: identical calls in other processes are not counted: {error}")
-        return self.reference()
+            warn(f"run {self.id}: identical calls are numbered in each process separately: {error}")
+        inputs = OBSERVED if self.observes else None
+        return Reference(self.id, self.store.url, self.strict, self.attempt, self.state.sent(), inputs)
 
     # -- opening and leaving
 
     def open(self, *, announce: bool = True) -> Session:
-        """Find or make the run in its store. `announce` is off for workers that take part in another's scope."""
+        """Find or create the run in its store. Workers that take part in another process's scope do not `announce` it."""
         self._opened = open_run(self, announce=announce)
         self.resumed = self._opened.resumed
         self.attempt = self._opened.mark or self.attempt
@@ -222,47 +219,47 @@ class Session:
         return self
 
     def use(self, record: Record) -> None:
-        """Take entries from, and put them to, where the record says."""
-        self.entries, self.shared = self.shelves(self.store, record)
-        self.snapshots.forget()  # the last may not count there
+        """Read and write entries where the record says."""
+        self.entries, self.shared = self.entries_in(self.store, record)
+        self.snapshots.forget()  # the last one may not be valid there
 
     def _moved(self, prefix: str) -> RunEntries:
-        """Where the run goes on, whose prefix was closed."""
+        """The entries under the run's new prefix, now that `prefix` is closed."""
         from .history.rollback import reopen
 
         if self.entries.prefix == prefix:
             self.use(reopen(self.store, self.id, prefix))
         return self.entries
 
-    def shelves(self, store: Store, record: Record) -> tuple[RunEntries, RunEntries]:
-        """The entries of the run, and those that it shares with others."""
+    def entries_in(self, store: Store, record: Record) -> tuple[RunEntries, RunEntries]:
+        """The entries of the run, and those that all runs share."""
         own = RunEntries(store, record.uid, record.prefix, record.log, self._moved, record.adopted, record.entries)
         return own, RunEntries(store, "shared", "shared/", record.log)
 
     def leave(self, error: BaseException | None) -> None:
-        """Record how the scope ended, and what was reused in it."""
+        """Close the scope: record how it ended and what was reused in it."""
         if self.snapshots.lacking:
-            self._save_state()
+            self._save_final_state()
         self.retain(every=1)
-        facts = [*self.unwritten(), ending(error)]
+        last = [*self.unwritten(), ending(error)]
 
         def end(record: Record) -> list[Event]:
             count(self.store, record)
             others = [mark for mark in record.open if mark != self._opened.mark]
             record.open = [mark for mark in others if records.alive(self.store, record, mark)]
-            record.ending = type(facts[-1]).__name__.removeprefix("Run").lower()
-            return facts
+            record.ending = type(last[-1]).__name__.removeprefix("Run").lower()
+            return last
 
         try:
             records.change(self.store, self.id, end)
-            self._left = True
-            for fact in facts:
-                self.notify(fact)
+            self._reuse_written = True
+            for event in last:
+                self.notify(event)
         except (StoreError, UsageError) as trouble:
-            warn(f"run {self.id}: how it ended could not be written: {trouble}")
+            warn(f"run {self.id}: the end of its scope could not be recorded: {trouble}")
         finally:
             if self.unkept and self.report is None:
-                logger.warning("run %s: %s", self.id, self.unkept_line)  # each has been warned of
+                logger.warning("run %s: %s", self.id, self.unkept_line)  # each had a warning of its own
             self._forget_counters()
             if self.unseeded is not None:
                 self.unseeded.leave()
@@ -273,8 +270,8 @@ class Session:
         return f"{counters_of(self.entries.owner)}{self.attempt}/{blake3(call.encode()).hexdigest(length=16)}"
 
     def _forget_counters(self) -> None:
-        """Numbers count within one attempt: those of this one, and of others that were killed, go."""
-        if not self.spread:
+        """Remove the ordinals of this scope, and of scopes that were killed: they are valid within one scope."""
+        if not self.distributed:
             return
         try:
             keys = [key for key, _ in self.store.scan(counters_of(self.entries.owner), most=0)]
@@ -284,21 +281,12 @@ class Session:
             )
             self.store.commit(delete=[key for key in keys if f"alive/{self.entries.owner}/{marks[key]}" not in live])
         except StoreError as error:
-            log("run %s: counters of identical calls are left: %s", self.id, error)
+            log("run %s: the ordinals of identical calls could not be removed: %s", self.id, error)
 
     # -- events
 
-    def emit(self, *facts: Event) -> None:
-        """Write events; a store that cannot take them does not stop the program."""
-        try:
-            self.entries.append(facts)
-        except StoreError as error:
-            warn(f"run {self.id}: {type(facts[-1]).__name__} could not be written: {error}")
-        for fact in facts:
-            self.notify(fact)
-
     def retain(self, every: int = _PRUNE_EVERY) -> None:
-        """Apply the scope's retention policy, now and then: it reads the run's events."""
+        """Apply the scope's retention policy at every `every`-th call: that reads all events of the run."""
         self._since_pruned += 1
         if self._retention is not None and self._since_pruned >= every and self.pid == os.getpid():
             self._since_pruned = 0
@@ -311,56 +299,57 @@ class Session:
             except StoreError as error:
                 warn(f"run {self.id}: old checkpoints could not be removed: {error}")
 
-    def notify(self, fact: E) -> E:
-        """Call the listeners in this process. One that fails harms nobody."""
-        log("run %s: %s", self.id, fact)
+    def notify(self, event: Event) -> None:
+        """Call the listeners in this process. If one fails, that is logged."""
+        log("run %s: %s", self.id, event)
         for kind, callback in self._listeners:
-            if isinstance(fact, kind):
+            if isinstance(event, kind):
                 try:
-                    callback(fact)
+                    callback(event)
                 except Exception:
                     logger.exception("run %s: a listener for %s failed", self.id, kind.__name__)
-        return fact
 
     def on(self, kind: type[E], callback: Callable[[E], object]) -> None:
-        """Call `callback` with every event of that kind that happens in this scope (`Event`: with all)."""
+        """Call `callback` with every event of that kind in this scope (`Event`: every event)."""
         self._listeners.append((kind, callback))
 
     @property
     def seconds_saved(self) -> float:
-        """How long the steps that were reused in this scope took when they ran."""
+        """How many seconds the steps reused in this scope took when they ran."""
         return sum(self._saved.values())
 
     def unwritten(self) -> Iterable[Event]:
+        """Events of reuse, one per step, which are written when the scope ends."""
         return [
             events.StepReused(step=step, times=times, seconds_saved=self._saved[step])
-            for step, times in sorted(self.reused.items() if not self._left else ())
+            for step, times in sorted(self.reused.items() if not self._reuse_written else ())
         ]
 
     # -- nodes
 
     @property
     def beside(self) -> Group:
-        """The steps that are being computed beside one that is called here."""
+        """The steps that run concurrently with one called here."""
         return group_of(self.group)
 
     def entries_of(self, node: Node) -> RunEntries:
         return self.shared if node.owner == "shared" else self.entries
 
     def ordinals(self, call: str) -> Ordinals | SharedOrdinals:
-        """Which of the identical calls of a step are under way or done in this scope; `call` is the step and its arguments."""
-        if self.spread:
-            return SharedOrdinals(self.store, self._counter(call), self.calls.get(call))
-        return self.calls.setdefault(call, Ordinals())
+        """The ordinals of identical calls in this scope; `call` is the step and its arguments."""
+        if self.distributed:
+            return SharedOrdinals(self.store, self._counter(call), self._ordinals.get(call))
+        return self._ordinals.setdefault(call, Ordinals(self._next_ordinal.get(call, 0)))
 
     def take(self, call: str) -> int:
-        """The number of a call that is about to be made, or was made by a step that is skipped."""
+        """Take the ordinal of a call that is about to be made, or was made inside a step that is skipped."""
         try:
             number = self.ordinals(call).take()
         except StoreError as error:
-            warn(f"run {self.id}: identical calls in other processes are not counted: {error}")
-            self.spread = False
+            warn(f"run {self.id}: identical calls are numbered in each process separately: {error}")
+            self.distributed, self._ordinals = False, {}  # continue above those that this process has taken
             number = self.ordinals(call).take()
+        self._next_ordinal[call] = max(self._next_ordinal.get(call, 0), number + 1)
         took(call, number)
         return number
 
@@ -368,12 +357,12 @@ class Session:
         """The call failed: the next identical one is the same node."""
         self.ordinals(call).give_back(number)
         gave_back(call, number)
-        for begin in self.loops.values():  # of a step that fails after its loop
+        for begin in self.loops.values():  # the step around a loop may fail after the loop
             if begin is not None:
                 begin.taken.drop(call, number)
 
     def wants_fresh(self, node: Node, *, once: bool) -> bool:
-        """Whether `ONCEMORE_REFRESH` asks for this node to run again; once in a scope."""
+        """Whether `ONCEMORE_REFRESH` requests that this node run again, which it does once per scope."""
         return node.step in self._refresh and (node.step, node.fingerprint) not in self._refreshed
 
     def count_reuse(self, step: str, key: str, seconds: float) -> None:
@@ -384,27 +373,27 @@ class Session:
             self.report.reused(step, seconds)
 
     def will_run(self, node: Node, why: str, *, once: bool) -> None:
-        """A step is about to run. Who only looks at a run forbids it here."""
+        """A step is about to run. A dry run stops the script here."""
 
-    def will_go(self, name: str, why: str) -> None:
-        """Something else is about to run: a loop, a step of which nothing can be kept."""
+    def will_run_without_node(self, name: str, why: str) -> None:
+        """A loop, or a step that can't be identified, is about to run. A dry run stops the script here."""
 
     @property
     def unkept_line(self) -> str:
-        """Which steps could not be kept, in one line; empty if there are none."""
+        """Which steps could not be recorded, in one line; empty if there are none."""
         if not self.unkept:
             return ""
         steps = [f"{step} ({why.partition(';')[0].partition('. ')[0]})" for step, why in self.unkept.items()]
-        return f"{len(steps)} step{'s' * (len(steps) > 1)} could not be kept: {', '.join(steps)}"
+        return f"{len(steps)} step{'s' * (len(steps) > 1)} could not be saved: {', '.join(steps)}"
 
-    def begin(self, node: Node) -> Begun:
-        begun = self.started.begin(node)
+    def begin(self, node: Node) -> RunningStep:
+        running = self.started.begin(node)
         if self._listeners or logger.isEnabledFor(logging.INFO):
-            self.notify(begun.event())
-        return begun
+            self.notify(running.event())
+        return running
 
     def snapshot(self) -> Snapshot:
-        """The state and generators as they are now. Say `self.snapshots.written` when it is."""
+        """The state and generators as they are now. Call `self.snapshots.written` once it is stored."""
         started = self.snapshots.clock()
         value = {"state": self.state.values_by_key(), "generators": every_state()}
         content = digest(value).hex()
@@ -413,52 +402,52 @@ class Session:
         entry = self.entries.encode_snapshot(content, value)
         return Snapshot(entry.key, entry, content, self.snapshots.clock() - started)
 
-    def _save_state(self) -> None:
-        """The scope ends, and its last step has no snapshot of its own."""
+    def _save_final_state(self) -> None:
+        """Save the state at the end of a scope whose last step has no snapshot of its own."""
         token = current.enter(None)
         try:
-            snapshot = self._snapshot(always=True)
+            snapshot = self._snapshot_if_due(force=True)
         finally:
             current.leave(token)
         if snapshot.key and not snapshot.behind:
-            fact = events.StateSaved(snapshot=snapshot.key)
+            event = events.StateSaved(snapshot=snapshot.key)
             try:
-                self.entries.write_snapshot(snapshot.entry, fact)
+                self.entries.write_snapshot(snapshot.entry, event)
                 self.snapshots.written(snapshot)
-                self.notify(fact)
+                self.notify(event)
             except StoreError as error:
-                warn(f"run {self.id}: the state at the end could not be written: {error}")
+                warn(f"run {self.id}: its final state could not be saved: {error}")
 
-    def _snapshot(self, *, always: bool) -> Snapshot:
-        """A snapshot if it is time for one, or the one before. An empty state needs none."""
+    def _snapshot_if_due(self, *, force: bool = False) -> Snapshot:
+        """A new snapshot if one is due, otherwise the last one. An empty state needs none."""
         state, started = self.state._values, self.snapshots.clock()
         if not state:
             return Snapshot()
-        if not always and not self.snapshots.due(state):
+        if not force and not self.snapshots.due(state):
             return self.snapshots.nearest()
         try:
             return self.snapshot()
         except (FingerprintError, CodecError) as error:
             self.snapshots.failed(self.snapshots.clock() - started)
-            log("run %s: no snapshot of the state: %s", self.id, error)
+            log("run %s: the state could not be saved: %s", self.id, error)
             return self.snapshots.nearest()
 
-    def record_result(self, node: Node, kept: CheckpointData, *, reason: Reason, seconds: float) -> None:
-        """Keep the result of a completed node. What cannot be kept is told, and the program goes on."""
+    def record_result(self, node: Node, data: CheckpointData, *, reason: Reason, seconds: float) -> None:
+        """Write the checkpoint of a completed node. If that fails, a warning says so and the program continues."""
         self._refreshed.add((node.step, node.fingerprint))
         self.used_nodes.add(node.key)
-        kept.meta = {"step": node.step, "reason": reason.text, **kept.meta}
-        if kept.once:
-            kept.meta.update(effects_once.about(node), settled=effects_once.COMPLETED)
-        token = current.enter(None)  # a step inside the value is kept as itself, not as part of this run
+        data.meta = {"step": node.step, "reason": reason.text, **data.meta}
+        if data.once:
+            data.meta.update(effects_once.about(node), settled=effects_once.COMPLETED)
+        token = current.enter(None)  # a step inside the value is pickled without a reference to this run
         entries = self.entries_of(node)
         try:
-            packed = entries.pack(node, kept, seconds=seconds, time=time.time())
-            snapshot = self._snapshot(always=False)
-            kept.snapshot = snapshot.entry
+            packed = entries.pack(node, data, seconds=seconds, time=time.time())
+            snapshot = self._snapshot_if_due()
+            data.snapshot = snapshot.entry
             unseeded = self.unseeded
             if unseeded is not None and not unseeded.written:
-                kept.opening, unseeded.written = self.entries.encode_opening(unseeded.states), True
+                data.opening, unseeded.written = self.entries.encode_opening(unseeded.states), True
             fields = {
                 **node.about(),
                 **reason.fields(),
@@ -466,12 +455,12 @@ class Session:
                 "snapshot": snapshot.key,
                 "behind": snapshot.behind,
             }
-            written = entries.write(node, packed, kept, fields)
+            written = entries.write(node, packed, data, fields)
             self.ran[node.step] += 1
             if written is None:
-                if kept.opening is not None and unseeded is not None:
+                if data.opening is not None and unseeded is not None:
                     unseeded.written = False
-                log("run %s: %s was kept by another attempt first; that one stays", self.id, node.id)
+                log("run %s: %s was recorded by another attempt first; its checkpoint stays", self.id, node.id)
                 return
             self.applied.add(written.entry)
             self.snapshots.written(snapshot, written.stored_bytes)
@@ -479,37 +468,42 @@ class Session:
             self.retain()
         except HoldLost as error:
             self.ran[node.step] += 1
-            log("run %s: %s is not kept: %s", self.id, node.id, error)
+            log("run %s: %s is not recorded: %s", self.id, node.id, error)
         except (CodecError, StoreError) as error:
-            message = str(error) if "effects" not in kept.meta else re.sub(*_IN_EFFECTS, str(error))
-            self.not_kept(node, f"{message}. It will run again next time", seconds=seconds)
+            message = str(error) if "effects" not in data.meta else re.sub(*_IN_EFFECTS, str(error))
+            self.not_saved(node, f"{message}. The step will run again next time", seconds=seconds)
         finally:
             current.leave(token)
 
-    def not_kept(self, node: Node, why: str, *, seconds: float) -> None:
-        """Say that a step's result is returned but will not be there next time."""
+    def not_saved(self, node: Node, why: str, *, seconds: float) -> None:
+        """Warn and record that a step returned a result that could not be saved."""
         self.ran[node.step] += 1
         self.unkept.setdefault(node.step, why)
-        warn(f"step {node.step}: the result was not kept: {why}")
-        fact = events.StepNotKept(**node.about(), reason=why, seconds=seconds)
+        warn(f"step {node.step}: the result was not saved: {why}")
+        event = events.StepNotKept(**node.about(), reason=why, seconds=seconds)
         try:
-            self.entries.append([fact])
+            self.entries.append([event])
         except StoreError:
-            pass  # the same store that could not take the result; the warning above said so
-        self.notify(fact)
+            pass  # the warning above names the problem with the store
+        self.notify(event)
 
     def record_failure(self, node: Node, error: Exception, *, reason: Reason, seconds: float) -> None:
-        """Keep what went wrong; the step runs again next time."""
+        """Record that a step raised. A store that fails does not stop the program."""
         self.failed[node.step] += 1
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         message = f"{type(error).__name__}: {error}"
-        self.emit(events.StepFailed(**node.about(), **reason.fields(), seconds=seconds, error=message, traceback=trace))
+        event = events.StepFailed(**node.about(), **reason.fields(), seconds=seconds, error=message, traceback=trace)
+        try:
+            self.entries.append([event])
+        except StoreError as problem:
+            warn(f"run {self.id}: {type(event).__name__} could not be written: {problem}")
+        self.notify(event)
 
 
 def _before_fork() -> None:
-    """A child has the runs that are open here, too, and may take part in them."""
+    """A forked child has the runs that are open here, and may take part in them."""
     for run in list(current.opened):
-        run.spread = bool(run.attempt)  # nothing is written here: the stores have closed their connections
+        run.distributed = bool(run.attempt)  # published later: the stores have closed their connections
 
 
 os.register_at_fork(before=_before_fork)

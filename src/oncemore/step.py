@@ -1,4 +1,4 @@
-"""`@checkpointed`: a function whose completed calls are not repeated. What a call does is in call.py."""
+"""`@checkpointed`: a function whose completed calls are not repeated. The path of a call is in call.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .durations import Duration
 from .errors import NotRecorded, UsageError, trimmed
 from .identity import Fingerprint, Key
 from .modules import came_from, find_module
-from .reasons import Explanation
+from .reasons import Explanation, Reason
 from .records import Reference
 from .surroundings.output_patterns import Outputs
 
@@ -26,7 +26,7 @@ R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
 
-if TYPE_CHECKING:  # A type checker sees a function's attributes and the verbs, whichever wrapt is installed.
+if TYPE_CHECKING:  # Type checkers see a function's attributes and the verbs, whichever wrapt is installed.
     from typing_extensions import Unpack
 
     class _Function(Generic[P, R]):
@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # A type checker sees a function's attributes and the verbs, 
         def __get__(self, instance: Any, owner: Any = None) -> Any: ...
 
     class _BoundFunctionWrapper:
-        _self_parent: Any  # a `Step`, which is a descriptor: with its type, reading it here would bind it
+        _self_parent: Any  # a `Step`; with that type, checkers would bind it on access, since it is a descriptor
         _self_owner: Any
 
     class _ObjectProxy:
@@ -57,85 +57,89 @@ else:
 
 
 class _Verbs(_Function[P, R]):
-    """What a step can be asked, bound to an instance or not."""
+    """The verbs of a step, bound to an instance or not: is_done, recall, forget, refresh, explain, fingerprint."""
 
-    __slots__ = ()  # a `__dict__` here would hide the function's own
+    __slots__ = ()  # a `__dict__` here would hide the function's
 
     def _self_parts(self) -> tuple[Step[Any, Any], tuple[Any, ...]]:
-        """The step, and the arguments that binding puts before the caller's."""
+        """The step, and the arguments that binding adds in front of the caller's."""
         raise NotImplementedError
 
-    def _self_ask(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Definition, Call]:
-        """Which node a call would be. UsageError outside a scope."""
+    def _self_identify(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Definition, Call]:
+        """The step, and the call it would be. UsageError outside a scope."""
         step, first = self._self_parts()
         definition, args = step._self_definition, (*first, *args)
         run = definition.find_run(step._self_reference)
         if run is None:
-            raise UsageError(f"step {definition.name} has checkpoints only inside `with checkpoint_scope(...)`")
+            raise UsageError(
+                f"step {definition.name} has no checkpoints here; use it inside `with checkpoint_scope(...)`"
+            )
         call = definition.identify(run, args, kwargs, take=False)
-        if call is None:  # the arguments do not fit, or the code has no identity: one of the two says which
+        if call is None:  # the arguments don't fit or the code has no identity: one of these raises the error
             definition.identity.bind(*args, **kwargs)
             definition.identity.look()
-            raise AssertionError("a call without identity whose parts all have one")
+            raise AssertionError("a call could not be identified, though its arguments and code can")
         return definition, call
 
     @property
     def __checkpoint_code__(self) -> object:
-        """What counts of this step, besides its function, for steps that call it: options other than the default."""
+        """What else than its function identifies this step to steps that call it: options that are not the default."""
         step, _ = self._self_parts()
         given: dict[str, Any] = step._self_definition.options
-        options = {name: given[name] for name in _COUNTING if (given[name] or None) != (DEFAULTS.get(name) or None)}
+        options = {name: given[name] for name in _IDENTIFYING if (given[name] or None) != (DEFAULTS.get(name) or None)}
         return options or None
 
     def is_done(self, /, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Whether this call would be skipped now."""
-        definition, call = self._self_ask(args, kwargs)
+        definition, call = self._self_identify(args, kwargs)
         return definition.find(call).entry is not None
 
     def recall(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """The recorded result of this call, without running anything; `NotRecorded` if there is none.
+        """Return the recorded result of this call without running anything; `NotRecorded` if there is none.
 
-        For a coroutine function it is the awaited value, for a generator function a generator of the items.
+        A coroutine function's awaited value; for a generator function, a generator of the recorded items.
         """
-        definition, call = self._self_ask(args, kwargs)
+        definition, call = self._self_identify(args, kwargs)
         entry, why = definition.find(call)
         if entry is None:
             raise NotRecorded(f"run {call.run.id} has no checkpoint of {call.node.id}" + (f" ({why})" if why else ""))
-        return definition.look(call, entry)
+        return definition.read(call, entry)
 
     def forget(self, /, *args: P.args, **kwargs: P.kwargs) -> bool:
-        """Remove the checkpoint of this call; whether there was one. With effect="once", that it was performed, too."""
-        definition, call = self._self_ask(args, kwargs)
+        """Remove the checkpoint of this call, and with effect="once" the record that it was performed. True if there was one."""
+        definition, call = self._self_identify(args, kwargs)
         performed = definition.once and effects_once.forget(call.entries, call.node)
         return call.entries.forget(call.node) or performed
 
     def refresh(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run this call again even if it is recorded, and record the new result."""
+        """Run this call even if it is recorded, and record the new result."""
         step, first = self._self_parts()
         definition, given = step._self_definition, (*first, *args)
         try:
             run = definition.find_run(step._self_reference)
-            if run is None:
-                result: R = definition.plainly(given, kwargs)
-            else:
-                result = definition.call(run, given, kwargs, fresh=True)
+            result: R = (
+                definition.call_plainly(given, kwargs)
+                if run is None
+                else definition.call(run, given, kwargs, fresh=True)
+            )
             return result
         except BaseException as error:
             error.__traceback__ = trimmed(error.__traceback__)
             raise error
 
     def explain(self, /, *args: P.args, **kwargs: P.kwargs) -> Explanation:
-        """Whether this call would be skipped now, or why it would run: what changed since it was recorded."""
-        definition, call = self._self_ask(args, kwargs)
+        """Say whether this call would be skipped now, or why it would run: what changed since it was recorded."""
+        definition, call = self._self_identify(args, kwargs)
         entry, why = definition.find(call)
         if entry is None:
-            return Explanation(definition.name, call.node.id, False, why) if why else definition.compare(call)
+            reason = Reason(why) if why else definition.compare(call)
+            return Explanation(definition.name, call.node.id, False, reason.text, reason.changes)
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time))
-        message = f"reused: kept on {when}, took {entry.seconds:.1f} s"
+        message = f"reused: recorded on {when}, took {entry.seconds:.1f} s"
         return Explanation(definition.name, call.node.id, True, message)
 
     def fingerprint(self, /, *args: P.args, **kwargs: P.kwargs) -> Fingerprint:
-        """What this call's checkpoint depends on: named parts with digests."""
+        """The identity of this call: what its checkpoint depends on, as named parts with digests."""
         step, first = self._self_parts()
         identity, given = step._self_definition.identity, (*first, *args)
         arguments = identity.identify(identity.bind(*given, **kwargs), given, kwargs)
@@ -152,18 +156,18 @@ class _Verbs(_Function[P, R]):
 class Step(_Verbs[P, R], _FunctionWrapper):
     """A function decorated with `@checkpointed`. It is called, inspected and typed like the function itself."""
 
-    # Attributes that begin with `_self_` are the step's own, all others are the function's: that is wrapt's rule.
-    # None is annotated in the body of the class: that would hide the function's `__annotations__`.
+    # wrapt's rule: attributes that begin with `_self_` are the step's own, all others are the function's.
+    # They are not annotated in the class body, which would hide the function's `__annotations__`.
 
     def __init__(self, wrapped: Callable[P, R], options: dict[str, Any], reference: Reference | None = None) -> None:
         super().__init__(wrapped, _not_used)
         function: Any = wrapped.__func__ if isinstance(wrapped, (classmethod, staticmethod)) else wrapped
         self._self_function: Callable[P, R] = function
         self._self_definition = Definition(function, options)
-        self._self_reference = reference  # the run that a step which was pickled in a scope belongs to
+        self._self_reference = reference  # the run of the scope in which the step was pickled
         self._self_scoped = reference is None and not self._self_definition.share  # recorded only inside a scope
 
-    __class__ = property(lambda self: Step)  # wrapt says "function", and cloudpickle would carry the bare function
+    __class__ = property(lambda self: Step)  # with wrapt's, "function", cloudpickle would drop the step
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if self._self_scoped and not engaged:  # no scope is open anywhere in the process
@@ -171,11 +175,11 @@ class Step(_Verbs[P, R], _FunctionWrapper):
         definition = self._self_definition
         try:
             run = definition.find_run(self._self_reference)
-            result: R = definition.plainly(args, kwargs) if run is None else definition.call(run, args, kwargs)
+            result: R = definition.call_plainly(args, kwargs) if run is None else definition.call(run, args, kwargs)
             return result
         except BaseException as error:
             error.__traceback__ = trimmed(error.__traceback__)
-            raise error  # not a bare `raise`: Python 3.10 puts the whole traceback back
+            raise error  # not a bare `raise`: Python 3.10 would restore the whole traceback
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Step[P, R]: ...
@@ -183,37 +187,37 @@ class Step(_Verbs[P, R], _FunctionWrapper):
     def __get__(self: Step[Concatenate[S, Q], T], instance: S, owner: type | None = None) -> BoundStep[Q, T]: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         bound = super().__get__(instance, owner)
-        return self if bound.__wrapped__ is self.__wrapped__ else bound  # as a function that is taken from its class
+        return self if bound.__wrapped__ is self.__wrapped__ else bound  # like a function accessed on its class
 
     def _self_parts(self) -> tuple[Step[Any, Any], tuple[Any, ...]]:
         return self, ()
 
     def __copy__(self) -> Step[P, R]:
-        return self  # as copying a function gives the function itself
+        return self  # as with functions
 
     def __deepcopy__(self, memo: object) -> Step[P, R]:
         return self
 
     def _self_run(self) -> Reference | None:
-        """The run that goes along in a pickle."""
+        """The run to pickle with the step, so that a worker takes part in it."""
         run = session_here(sends=True)
         return self._self_reference if run is None else run.share()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         function, options, reference = self._self_function, self._self_definition.options, self._self_run()
-        if not isinstance(function, FunctionType):  # a partial, a builtin, a callable object: it pickles as it does
+        if not isinstance(function, FunctionType):  # a partial, builtin or callable object, pickled as such
             return _load, (function, options, reference, None)
         module, name = function.__module__, function.__qualname__
-        if function is self.__wrapped__ and _by_name(module, name) is function:  # a library's, say: it has its own name
+        if function is self.__wrapped__ and _by_name(module, name) is function:  # a library's function, say
             return _load, (function, options, reference, None)
         if module != "__main__" and _by_name(module, name) is self:
             return _load_named, (module, name, reference)
         kind = None if function is self.__wrapped__ else type(self.__wrapped__)
-        return _load, (_Carried(function), options, reference, kind)
+        return _load, (_OwnFunction(function), options, reference, kind)
 
 
 class BoundStep(_Verbs[P, R], _BoundFunctionWrapper):
-    """A step taken from an instance, or a classmethod or staticmethod taken from its class."""
+    """A step accessed on an instance, or a classmethod or staticmethod accessed on its class."""
 
     __class__ = property(lambda self: BoundStep)
 
@@ -237,30 +241,31 @@ if not TYPE_CHECKING:
 
 
 def _not_used(wrapped: object, instance: object, args: object, kwargs: object) -> object:
-    """wrapt asks for a wrapper function; `Step.__call__` takes its place."""
+    """wrapt requires a wrapper function; `Step.__call__` replaces it."""
     raise NotImplementedError
 
 
 # -- steps in pickles
 
 
-class _Carried(_ObjectProxy):
-    """A step's own function inside the step's pickle: pickle asks for a name, cloudpickle takes the code along.
+class _OwnFunction(_ObjectProxy):
+    """A step's function in the step's pickle: by name in plain pickles, by value in those of cloudpickle.
 
-    By its name pickle would find the step, not the function. cloudpickle, whichever copy of it (joblib and others have
-    their own), takes what claims to be a function for one, so that it arrives where the script cannot be imported.
+    The function's name refers to the step, so plain pickle needs `_load_function`. cloudpickle (also the copies in joblib
+    and others) treats anything that claims to be a function as one, so it works where the script can't be imported.
     """
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         module, name = self.__wrapped__.__module__, self.__wrapped__.__qualname__
         if not isinstance(_by_name(module, name), Step):
-            raise UsageError(f"step {name} can only be pickled by cloudpickle: no module has it by name")
+            raise UsageError(f"step {name} can only be pickled by cloudpickle: it is not found by name in a module")
         return _load_function, (module, name)
 
 
 def _by_name(module: str, name: str) -> Any:
+    """The object with that qualified name, or None."""
     try:
-        found: Any = functools.reduce(lambda found, word: vars(found)[word], name.split("."), find_module(module))
+        found: Any = functools.reduce(lambda owner, word: vars(owner)[word], name.split("."), find_module(module))
     except (KeyError, TypeError, ImportError):
         return None
     return found.__func__ if type(found) in (classmethod, staticmethod) else found
@@ -291,7 +296,7 @@ def _load(function: Any, options: dict[str, Any], reference: Reference | None, k
 
 
 def _sent(step: Step[P, R], reference: Reference | None) -> Step[P, R]:
-    """The step as it arrives: one that belongs to the run it was sent from, if it was sent from one."""
+    """The step as a worker gets it, belonging to the run it was sent from, if any."""
     return step if reference is None else Step(step.__wrapped__, step._self_definition.options, reference)
 
 
@@ -299,13 +304,13 @@ def _sent(step: Step[P, R], reference: Reference | None) -> Step[P, R]:
 
 
 class Decorator(Protocol):
-    """What makes a step of a function."""
+    """Turns a function into a step."""
 
     def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...
 
 
 class Options(TypedDict, total=False):
-    """The options of `memoized`. What each means is said by `checkpointed`."""
+    """The options of `memoized`, described in `checkpointed`."""
 
     name: str | None
     version: str | None
@@ -348,8 +353,8 @@ DEFAULTS: StepOptions = {
 }
 
 
-# Those that change what callers get: when an earlier result counts, and what it brings back.
-_COUNTING = ("version", "ignore", "key", "code", "expires", "every_call", "inputs", "mutates", "outputs", "effect")
+# The options that change what callers get: when an earlier result is valid, and what it restores.
+_IDENTIFYING = ("version", "ignore", "key", "code", "expires", "every_call", "inputs", "mutates", "outputs", "effect")
 
 
 @overload
@@ -359,29 +364,29 @@ def checkpointed(**options: Unpack[StepOptions]) -> Decorator: ...
 def checkpointed(function: Callable[..., Any] | None = None, /, **options: Unpack[StepOptions]) -> Any:
     """Record what the function returns, so that a run that is started again skips the call.
 
-    Inside `with checkpoint_scope(...)` a completed call is recorded; the same call (same arguments, same code) in a later
-    scope of the same run is not made again. Outside a scope the function just runs. Works on functions, coroutine
-    functions, generator functions, methods, classmethods, staticmethods, lambdas and partials.
+    Inside `with checkpoint_scope(...)`, completed calls are recorded. A later scope of the same run skips a call with the
+    same arguments and code, and returns the recorded result. Outside a scope, the function just runs. Works on functions,
+    coroutine functions, generator functions, methods, classmethods, staticmethods, lambdas and partials.
 
     name        the step's name in the run; default: the function's qualified name
-    version     a word that counts as part of the identity
-    ignore      parameters that do not count (clients, loggers, progress bars)
+    version     a string that is part of the identity; change it to make every call run again
+    ignore      parameters that don't affect the result (clients, loggers, progress bars)
     key         how arguments are identified: a mapping from parameter to function, or one function of all arguments
-    code        what code counts: "deep" (default) the function and all project code it reaches, "own" the function alone,
-                "version" only `version`
-    share       any run may reuse the result; works outside a scope, too, on the default store
-    expires     results older than this ("1d", "2h", seconds) do not count
+    code        which code is part of the identity: "deep" (default), the function and all project code it reaches; "own",
+                the function alone; "version", none, only `version`
+    share       any run may reuse the result; also works outside a scope, on the default store
+    expires     results older than this ("1d", "2h", seconds) are not reused
     every_call  the n-th identical call in a run has a checkpoint of its own
-    inputs      parameters that are paths, or contain paths, of files whose content counts; or "observed": the content of
-                every file counts that Python code opens for reading while the function runs, or that an argument names
-    effect      "once": a call that was performed is never performed again in silence, whatever was edited; if the process
+    inputs      parameters with paths of files whose content is part of the identity; or "observed": the content of every
+                file that Python code opens for reading while the function runs, or that an argument names
+    effect      "once": a call that was performed is never silently performed again, whatever was edited; if the process
                 dies while the function runs, the next run stops and asks (`UnknownOutcome`)
     outputs     the files that it writes: patterns like "{folder}/*.csv" over its parameters, or a function of them; they
-                are kept and put back
-    outputs_keep  False: only their digests are kept; a missing or changed file makes the function run again
+                are saved, and restored when the call is skipped
+    outputs_keep  False: only digests of the outputs are saved; a missing or changed file makes the function run again
     capture_output  what it prints, logs and warns about is shown again when it is skipped
-    redact      parameters whose values are never shown, only their digests; those with names like `api_key` never are
-    mutates     False: the function never changes its arguments in place, so they need not be compared before and after
+    redact      parameters of which only digests are ever shown; names like `api_key` are always redacted
+    mutates     False: the function never changes its arguments in place, so they are not compared before and after
 
     >>> from oncemore import checkpointed
     >>> @checkpointed(ignore=["client"], version="2")
@@ -399,7 +404,7 @@ def checkpointed(function: Callable[..., Any] | None = None, /, **options: Unpac
     def decorate(function: Any, /) -> Any:
         if isinstance(function, type) or not (callable(function) or isinstance(function, (classmethod, staticmethod))):
             raise UsageError(f"@checkpointed is for functions, not for {function!r}")
-        target: Any = function
+        target: Any = function  # whose type the check has narrowed
         return Step(target, {**DEFAULTS, **options})
 
     return decorate if function is None else decorate(function)
@@ -410,7 +415,7 @@ def memoized(function: Callable[P, R], /) -> Step[P, R]: ...
 @overload
 def memoized(**options: Unpack[Options]) -> Decorator: ...
 def memoized(function: Callable[..., Any] | None = None, /, **options: Unpack[Options]) -> Any:
-    """`checkpointed(share=True)`: any run may reuse the result, and calls outside a scope are recorded, too.
+    """Like `checkpointed(share=True)`: any run may reuse the result, and calls outside a scope are recorded, too.
 
     >>> from oncemore import memoized
     >>> @memoized(expires="1d")

@@ -215,7 +215,7 @@ def in_a_circle(turns: int = 3) -> list[Callable[[], Any]]:
 
 def test_threads_that_wait_for_each_other_in_a_circle_end_and_one_of_them_says_so(run: Run) -> None:
     begin_all = [begin(call) for call in in_a_circle()]
-    with pytest.warns(CheckpointWarning, match="which waits for a step around this call. It is computed here, too"):
+    with pytest.warns(CheckpointWarning, match="which waits for a step around this call. It runs here, too"):
         found = [wait() for wait in begin_all]
     assert [text[0] for text in found] == ["0", "1", "2"]
     assert len(calls) == 4  # one of them twice
@@ -236,7 +236,7 @@ def test_tasks_that_wait_for_each_other_in_a_circle_end() -> None:
         with checkpoint_scope("tasks"):
             return list(await asyncio.gather(steps[0](0), steps[1](1)))
 
-    with pytest.warns(CheckpointWarning, match="It is computed here, too"):
+    with pytest.warns(CheckpointWarning, match="It runs here, too"):
         found = asyncio.run(both())
     assert [text[0] for text in found] == ["0", "1"]
 
@@ -271,7 +271,7 @@ def test_processes_that_wait_for_each_other_end(script: Script) -> None:
     one, other = script.start(PROCESSES, "a"), script.start(PROCESSES, "b")
     found = [process.finish() for process in (one, other)]
     assert [each.code for each in found] == [0, 0], found
-    assert sum("It is computed here, too" in each.err for each in found) == 1
+    assert sum("It runs here, too" in each.err for each in found) == 1
     assert {line[:5] for each in found for line in each.lines if line.startswith("GOT")} == {"GOT a", "GOT b"}
 
 
@@ -284,7 +284,7 @@ def test_an_effect_that_must_happen_once_is_not_performed_without_its_lease(
     ]  # as a process that computes `other` and waits for `mine`
     run.store.commit(put={"waiting/ff": [json.dumps({"holds": ["other"], "waits": "mine"}).encode()]})
     monkeypatch.setattr("oncemore.flight.os.urandom", bytes)  # ours is the lowest mark
-    with pytest.raises(StoreError, match="other is being computed by another process.* a deadlock"):
+    with pytest.raises(StoreError, match="other is being computed by another process, which waits for a step around this call"):
         drive(acquire(run.store, "other", lambda entry: entry, around=["mine"], required=True))
     for hold in other:
         assert hold is not None

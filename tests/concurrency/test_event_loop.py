@@ -170,7 +170,7 @@ async def everything(run: Run) -> None:
     assert await small.refresh(1) == 1
     with pytest.raises(ValueError, match="^7$"):
         await broken(7)
-    with pytest.warns(CheckpointWarning, match="the result was not kept"):
+    with pytest.warns(CheckpointWarning, match="the result was not saved"):
         await unpicklable(1)
 
 

@@ -455,7 +455,7 @@ def test_a_database_destroyed_under_a_running_script_costs_its_checkpoints_and_n
         for path in store.folder.glob("cache.db*"):
             path.write_bytes(b"not a database" * 1000)
         assert [other(n) for n in range(3, 6)] == ["other 3", "other 4", "other 5"]
-    assert any("the result was not kept" in str(each.message) for each in caught)
+    assert any("the result was not saved" in str(each.message) for each in caught)
     store.close()
     with pytest.raises(StoreDamaged, match="cache.db"):
         everything()

@@ -106,7 +106,7 @@ def test_on_a_full_disk_results_are_returned_earlier_checkpoints_stay_and_a_warn
             assert block(n, size) == noise(n, size)
         assert count(3) == 3
     assert calls == [f"block {n}" for n in range(1, 8)] + ["count 3"]
-    lost = [text for text in heard if "step block: the result was not kept" in text]
+    lost = [text for text in heard if "step block: the result was not saved" in text]
     assert len(lost) == 6
     assert "full" in lost[0]
     filler.unlink()
@@ -127,7 +127,7 @@ def test_a_disk_that_fills_up_during_the_run_keeps_what_came_before(disk: Path) 
     with hearing() as heard, checkpoint_scope("full", store=disk / "store"):
         found = [block(n, size) for n in range(most)]
     assert found == [noise(n, size) for n in range(most)]
-    assert any("step block: the result was not kept" in text for text in heard)
+    assert any("step block: the result was not saved" in text for text in heard)
     calls.clear()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CheckpointWarning)
@@ -140,7 +140,7 @@ def test_a_disk_that_fills_up_during_the_run_keeps_what_came_before(disk: Path) 
 def test_a_value_that_does_not_fit_leaves_no_half_of_it_behind(disk: Path) -> None:
     with hearing() as heard, checkpoint_scope("full", store=disk / "store"):
         block(1, 5_000_000)
-    assert "step block: the result was not kept" in heard[0]
+    assert "step block: the result was not saved" in heard[0]
     assert "the disk is full: free some space" in heard[0]
     assert list((disk / "store").glob("??/*")) == []
     with checkpoint_scope("full", store=disk / "store"):
@@ -151,7 +151,7 @@ def test_a_generator_on_a_full_disk_yields_all_its_items(disk: Path) -> None:
     calls.clear()
     with hearing() as heard, checkpoint_scope("full", store=disk / "store"):
         assert list(blocks(1, 400_000)) == [noise(n, 400_000) for n in range(8)]
-    assert "step blocks: the result was not kept" in heard[0]
+    assert "step blocks: the result was not saved" in heard[0]
     assert list((disk / "store").glob("??/*")) == []
 
 
@@ -200,7 +200,7 @@ def test_on_a_read_only_disk_checkpoints_are_reused_and_new_results_are_returned
         with pytest.raises(ValueError, match="^7$"):
             fails(7)
     assert calls == ["block 3", "block 4"]
-    lost = [text for text in heard if "step block: the result was not kept" in text]
+    lost = [text for text in heard if "step block: the result was not saved" in text]
     assert len(lost) == 2
     assert "read-only" in lost[0]
 
@@ -270,7 +270,7 @@ def test_under_a_quota_results_are_returned_and_what_fits_is_kept(script: Script
     done = script(LIMITED, "limited")
     assert len(done.lines) == 10
     assert done.lines[-1] == "done"
-    assert "CheckpointWarning: step block: the result was not kept" in done.err
+    assert "CheckpointWarning: step block: the result was not saved" in done.err
     assert "Traceback" not in done.err
     again = script(LIMITED)
     assert again.err == ""

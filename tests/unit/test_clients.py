@@ -180,7 +180,7 @@ def test_a_client_that_a_step_makes_for_others_is_told_of(library: Script) -> No
     """
     first, second = library(source), library(source)
     assert first.lines == second.lines == ["http://a.example.com x"]
-    assert "run r: 1 step could not be kept: connect (" in second.err
+    assert "run r: 1 step could not be saved: connect (" in second.err
 
 
 STANDARD = """
@@ -349,4 +349,4 @@ def test_what_cannot_be_kept_of_a_global_is_named(script: Script) -> None:
             connect("a")
     """
     told = script(source).err
-    assert "step connect: the result was not kept: what it put into global `script.CLIENTS` is a Connection" in told
+    assert "step connect: the result was not saved: what it put into global `script.CLIENTS` is a Connection" in told

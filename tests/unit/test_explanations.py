@@ -88,7 +88,7 @@ def test_what_changed_in_an_argument_is_named(before: Any, after: Any, said: str
 def test_a_call_that_is_reused_says_so() -> None:
     found = explained(1, 1)
     assert found.reuses
-    assert found.reason.startswith("reused: kept on ")
+    assert found.reason.startswith("reused: recorded on ")
     assert json.loads(json.dumps(found.as_dict()))["changes"] == []
 
 

@@ -820,7 +820,7 @@ def test_a_full_store_costs_the_checkpoint_but_not_the_result(monkeypatch: pytes
         raise StoreError("the disk is full")
 
     monkeypatch.setattr(Blobs, "flush", full)
-    with scope(), pytest.warns(CheckpointWarning, match="the result was not kept: the disk is full"):
+    with scope(), pytest.warns(CheckpointWarning, match="the result was not saved: the disk is full"):
         assert train("out") == "model"
     assert Path("out/model.bin").read_text() == "model"
 

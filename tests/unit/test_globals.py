@@ -416,7 +416,7 @@ def test_what_is_used_up_unseen_is_told_and_never_skipped(script: Script, made: 
     first, second = script(source), script(name="script.py")
     assert first.lines == second.lines
     assert "CheckpointWarning: step f: global `script.ITEMS`" in second.err
-    assert "run r: 1 step could not be kept: f (" in second.err
+    assert "run r: 1 step could not be saved: f (" in second.err
 
 
 def test_a_changed_global_runs_the_steps_that_read_it_and_says_so(script: Script) -> None:

@@ -189,7 +189,7 @@ def test_items_that_changed_are_told_and_the_loop_begins_anew() -> None:
     assert scope(lambda run: stopped_at(3, run, "x", [1, 2, 3, 4])).value == [1, 2, 3]
 
     def body(run: Run) -> Any:
-        with pytest.warns(CheckpointWarning, match="loop x begins anew: item 2 is not that of the last run"):
+        with pytest.warns(CheckpointWarning, match="loop x starts over: item 2 differs from that of the last run"):
             return stopped_at(9, run, "x", [1, 5, 3, 4]), run.state["sum"]
 
     assert scope(body).value == ([1, 5, 3, 4], 13)
@@ -235,7 +235,9 @@ def test_a_range_and_a_list_of_the_same_items_are_the_same_items() -> None:
 def test_a_shorter_loop_begins_anew_and_what_was_kept_stays(kind: Any) -> None:
     some = lambda n: range(n) if kind is range else kind(range(n))
     total(some(30), every=7)
-    with pytest.warns(CheckpointWarning, match="begins anew: there are 20 items now, and only what was changed by 30"):
+    with pytest.warns(
+        CheckpointWarning, match="starts over: there are only 20 items now, but the snapshot was taken after 30"
+    ):
         assert total(some(20), every=7) == (list(range(20)), sum(range(20)))
     assert total(some(20)) == ([], sum(range(20)))
     assert total(some(30)) == ([], sum(range(30)))
@@ -244,14 +246,14 @@ def test_a_shorter_loop_begins_anew_and_what_was_kept_stays(kind: Any) -> None:
 def test_of_several_snapshots_the_furthest_that_fits_is_taken() -> None:
     total(range(8))
     total(range(20))
-    with pytest.warns(CheckpointWarning, match="goes on after 8 items: there are 10 items now"):
+    with pytest.warns(CheckpointWarning, match="continues after 8 items: there are only 10 items now"):
         assert total(range(10)) == ([8, 9], 45)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_item_that_changed_is_named(kind: Any) -> None:
     total(kind([1, 2, 3]))
-    with pytest.warns(CheckpointWarning, match="loop x begins anew: item 2 is not that of the last run"):
+    with pytest.warns(CheckpointWarning, match="loop x starts over: item 2 differs from that of the last run"):
         assert total(kind([1, 7, 3, 4])) == ([1, 7, 3, 4], 15)
     assert total(kind([1, 2, 3])) == ([], 6)
 
@@ -259,7 +261,7 @@ def test_the_item_that_changed_is_named(kind: Any) -> None:
 def test_of_very_many_items_it_is_said_about_where_one_changed() -> None:
     total(range(5000), every=5000)
     items = [*range(3000), -1, *range(3001, 5000)]
-    with pytest.warns(CheckpointWarning, match="one of the items 2977 to 3008 is not that of the last run"):
+    with pytest.warns(CheckpointWarning, match="one of the items 2977 to 3008 differs from that of the last run"):
         total(items, every=5000)
 
 
@@ -521,7 +523,7 @@ def test_a_name_used_for_a_second_loop_is_an_error_rather_than_a_loop_left_out()
         list(run.loop("x", range(3)))
         list(run.loop("x", range(3)))
 
-    with pytest.raises(UsageError, match="a loop 'x' has been completed"):
+    with pytest.raises(UsageError, match="loop 'x' has already been completed"):
         scope(body)
 
 
@@ -701,7 +703,7 @@ WORLD: dict[str, int] = {}
 def test_what_cannot_be_kept_is_told_and_the_loop_goes_on() -> None:
     def body(run: Run) -> Any:
         run.state["it"] = (number for number in ())
-        with pytest.warns(CheckpointWarning, match="loop x: the snapshot after . items was not kept"):
+        with pytest.warns(CheckpointWarning, match="loop x: the snapshot after . items was not saved"):
             return list(run.loop("x", range(2)))
 
     assert scope(body).value == [0, 1]

@@ -232,7 +232,7 @@ def test_a_list_that_lacks_what_it_had_before_the_turns_begins_the_loop_anew() -
     assert scope(body([7, 8])).value == [7, 8, 0, 1, 2]
     assert scope(body([7, 9])).value == [7, 9, 0, 1, 2]
     with pytest.warns(
-        CheckpointWarning, match="loop x begins anew: local variable `found` was initialized differently"
+        CheckpointWarning, match="loop x starts over: local variable `found` was initialized differently"
     ):
         assert scope(body([7])).value == [7, 0, 1, 2]
 

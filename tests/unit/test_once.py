@@ -428,7 +428,7 @@ def test_a_file_that_cannot_be_put_back_does_not_perform_it_again() -> None:
 
     scope(lambda run: post("receipt"), store="store")
     Path("receipt").unlink()
-    with pytest.warns(CheckpointWarning, match="not performed again, but what it did cannot be restored: .*missing"):
+    with pytest.warns(CheckpointWarning, match="not performed again, but its effects cannot be restored: .*missing"):
         assert scope(lambda run: post("receipt"), store="store").value == "done"
     assert PERFORMED == ["receipt"]
 

@@ -9,10 +9,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
-from oncemore import UsageError, checkpoint_scope, checkpointed, events, memoized
+from oncemore import CheckpointWarning, StoreError, UsageError, checkpoint_scope, checkpointed, events, memoized
 from oncemore.durations import seconds
+from oncemore.stores.memory import MemoryStore
 from tests.processes import Script
 
 Ran = Callable[[], "list[str]"]
@@ -448,6 +450,40 @@ def test_a_failed_generator_that_is_tried_again_is_the_same_call(ran: Ran) -> No
     with checkpoint_scope("retried items"):
         assert list(sample()) == ["yes"]
     assert ran() == []
+
+
+class Failing(MemoryStore):
+    """A store that fails at so many commits of ordinals."""
+
+    failures = 0
+
+    def commit(self, *, put: Any = {}, **rest: Any) -> bool:
+        if self.failures and any(key.startswith("calls/") for key in put):
+            self.failures -= 1
+            raise StoreError("busy")
+        return super().commit(put=put, **rest)
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_no_ordinal_is_used_twice_if_the_store_fails_while_other_processes_take_part(ran: Ran, published: bool) -> None:
+    @checkpointed(every_call=True)
+    def sample() -> None:
+        print("sample")
+
+    def send() -> None:
+        cloudpickle.dumps(sample)  # as a pool would, for a worker
+
+    with checkpoint_scope("sent", store=Failing(f"sent-{published}")) as run:
+        sample()
+        if published:
+            send()
+        sample()
+        assert isinstance(run.store, Failing)
+        run.store.failures = 1
+        with pytest.warns(CheckpointWarning, match="identical calls are numbered in each process separately: busy"):
+            sample() if published else send()
+        sample()
+    assert ran() == ["sample"] * (4 if published else 3)
 
 
 SAMPLES = """

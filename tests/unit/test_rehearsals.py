@@ -401,7 +401,7 @@ def test_a_loop_that_is_done_is_reused_and_one_that_is_not_would_go_on(
     turns = "for n in run.loop('turns', range(4)):\n            if n == {}: raise SystemExit(1)\n            print(n)"
     script(scoped(turns.format(2)), expect=1)
     assert look(f"{PLAN}(rehearsal.plan('script.py'))") == str(
-        ("r", [("turns", 2)], "turns", "a loop with 2 items behind it", False, None)
+        ("r", [("turns", 2)], "turns", "a loop that continues after 2 items", False, None)
     )
     script(scoped(turns.format(9)))
     assert look("rehearsal.plan('script.py').step") == "None"
