@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from .blobs import listed, listing_key, release
+from .blobs import listed, release
 from .codec import Decoded, seal, unseal
 from .entries import RunEntries
 from .errors import IntegrityError, UnknownOutcome, UsageError
 from .identity import CallIdentity
+from .keys import listing_key
 from .node import Node
 from .same_call import CLEARED, SAME_AS, Recorded, Records, recognise
 from .stores import Bytes

@@ -13,15 +13,29 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from .blobs import keeping, listed, listing, listing_key, release, waiting
+from .blobs import keeping, listed, listing, release, waiting
 from .codec import Decoded, Encoded, Naming, Packed, encode, pack, seal, tombstone, unseal
 from .errors import IntegrityError, OncemoreError, StoreError
 from .events import Event, SnapshotSaved, StepCompleted, StepForgotten
 from .flight import Blocking, Completion, Path, Wait
 from .history.timeline import timeline
 from .identity import Part, code_of
-from .node import FORGOTTEN, GONE, SIGILS, CheckpointData, Node, intents_of, items_of, quoted, state_of, variant_key
-from .records import ALIASES, REMOVED, changed, closed, prefix_of, read_log, signed, stamp
+from .keys import (
+    ALIASES,
+    REMOVED,
+    SIGILS,
+    changed,
+    closed,
+    intents_of,
+    items_of,
+    listing_key,
+    prefix_of,
+    quoted,
+    state_of,
+    variant_key,
+)
+from .node import FORGOTTEN, GONE, CheckpointData, Node
+from .records import read_log, signed, stamp
 from .secret import secret
 from .stores import Bytes, Frames, Store
 from .surroundings.protocol import EXCUSED

@@ -11,9 +11,10 @@ from .dry_run import new_run
 from .entries import RunEntries
 from .errors import StoreError
 from .keyed import keyed
+from .keys import changed, record_key
 from .modules import loaded
 from .opening import default_store
-from .records import Reference, changed, record_key
+from .records import Reference
 from .session import Session
 from .snapshots import Snapshots
 from .stores import Store, open_store

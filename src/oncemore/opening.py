@@ -10,7 +10,8 @@ from . import records
 from .errors import IntegrityError, StoreError, warn
 from .events import Event, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted
 from .identity.display import is_secret, masked
-from .records import Record, record_key, sealed, signed
+from .keys import record_key
+from .records import Record, sealed, signed
 from .secret import secret
 from .stores import Bytes, Hold, Store, default_target, open_store
 
