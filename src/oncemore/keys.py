@@ -22,7 +22,7 @@ ALIASES = "changed/aliases"  # aliases were created
 REMOVED = "changed/removed"  # entries were removed
 BLOBS = "changed/blobs"  # a step relies on a chunk of a file that existed already
 
-_UNSIGNED = ("pending/", "changed/", "forks/", "gone/", "key/", "other/")
+_UNSIGNED = ("pending/", "changed/", "forks/", "gone/", "key/", "other/", "waiting/")
 
 
 def in_key(name: str, longest: int = 900) -> str:
