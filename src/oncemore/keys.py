@@ -55,6 +55,11 @@ def run_id_of(key: str) -> str:
     return unquote(key.removeprefix("run/"))
 
 
+def damaged_key(record: str) -> str:
+    """A new key for a record that failed verification."""
+    return f"damaged/{record}/{os.urandom(4).hex()}"
+
+
 def log_of(owner: str) -> str:
     """The run's events, by number."""
     return f"event/{owner}/"

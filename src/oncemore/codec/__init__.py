@@ -305,7 +305,7 @@ class Decoded:
 
 def dumps(value: object, name: Naming | None = None) -> bytes:
     """Pickle a value that is stored inside another entry or in memory."""
-    return to_pickle(value, name, apart=False).stream
+    return to_pickle(value, name, out_of_band=False).stream
 
 
 def loads(data: bytes, main: str = "__main__", find: Finding | None = None) -> Any:
