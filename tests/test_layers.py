@@ -18,7 +18,7 @@ FACE = "__init__"  # the public names
 # and those before it. A module of `history` that is named here lies further in than the rest of it.
 LAYERS: dict[str, set[str]] = {
     "primitives": {"errors", "modules", "buffers", "current", "events", "durations", "overlap", "secret"},
-    "codec and stores": {"codec", "stores", "flight", "blobs", "file", "keyed", "snapshots"},
+    "codec and stores": {"codec", "stores", "flight", "blobs", "file", "keyed", "keys", "snapshots"},
     "identity and surroundings": {"identity", "surroundings"},
     "entries and records": {
         *("records", "opening", "node", "entries", "reasons", "repeats", "effects_once", "same_call"),

@@ -1,7 +1,7 @@
-"""Files in the store, by content: cut into chunks, each kept once under the digest of its bytes.
+"""Contents of files in the store: split into chunks, each stored once under the digest of its bytes.
 
 A chunk is an entry like any other: signed for its key, compressed where that pays. Files are read and written chunk by
-chunk, so that a large one needs little memory, and take their places atomically, beside which they were written first.
+chunk, so a large one needs little memory. A file is first written under a temporary name in the same folder, then renamed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from blake3 import blake3
 from .buffers import content_digest
 from .codec import Decoded, encode
 from .errors import CodecError, IntegrityError, StoreError, log
+from .keys import BLOBS, blob_key, listing_key, pending, pending_blob, pending_of
 from .secret import secret
 from .stores import Bytes, Frames, Store
 from .stores.folders import OURS
@@ -31,15 +32,15 @@ CHUNK = 8 << 20
 _DIGEST = 32
 _DRAFT = rf"\{OURS}-([0-9a-f]+)-([0-9]+)-[0-9a-f]+"
 _HOST = blake3(os.uname().nodename.encode()).hexdigest(length=4)
-_TICK, _COARSE_TICK = 50_000_000, 2_000_000_000  # ns: two changes further apart have two times on any file system
+_TICK, _COARSE_TICK = 50_000_000, 2_000_000_000  # ns: changes further apart have different times on any file system
 
-_damaged: set[tuple[str, str]] = set()  # chunks that this process could not read back: there, but to be written anew
+_damaged: set[tuple[str, str]] = set()  # chunks that this process failed to read: stored, but to be written again
 
 
 class StoredFile(NamedTuple):
-    """What is known of a file. `chunks` are the digests of its chunks one after another; None if no content is kept.
+    """A file in the store. `chunks` is its chunks' digests, concatenated; None if only the digest of the file is stored.
 
-    `settled` says that a later change must show in the time of change: the file was old enough when it was read.
+    `settled`: the file was old enough when it was read that any later change shows in its modification time.
     """
 
     size: int
@@ -50,64 +51,64 @@ class StoredFile(NamedTuple):
     chunks: bytes | None
 
     def __reduce__(self) -> tuple[type[StoredFile], tuple[Any, ...]]:
-        keeping_now = active.get()
-        if keeping_now is not None:  # whoever cleans up the store can then see in the checkpoint what it needs
-            keeping_now.note(self.entries())
+        now = active.get()
+        if now is not None:  # the checkpoint lists its chunks, so that they are not removed
+            now.note(self.entries())
         return StoredFile, tuple(self)
 
     def entries(self) -> list[str]:
-        """The entries that hold the content."""
-        names = self.chunks or b""
-        return [_key(names[at : at + _DIGEST]) for at in range(0, len(names), _DIGEST)]
+        """The keys of the chunks."""
+        digests = self.chunks or b""
+        return [blob_key(digests[start : start + _DIGEST]) for start in range(0, len(digests), _DIGEST)]
 
 
 class Blobs:
-    """The chunks in a store. What `keep` was given is there once `flush` has returned, and stays while `node` is computed."""
+    """The chunks in a store. After `flush`, what `keep` has read is stored, and is not removed while `node` is computed."""
 
     def __init__(self, store: Store, node: str = "") -> None:
         self._store, self._node, self._secret = store, node, secret()
-        self._pending: dict[str, bytes] = {}
-        self._waiting = 0
+        self._pending: dict[str, bytes] = {}  # chunks that are not written yet, by key
+        self._pending_bytes = 0
 
     def keep(self, file: BinaryIO, *, content: bool = True) -> StoredFile:
-        """Read a file to its end, and keep what it holds unless only its digest is wanted."""
+        """Read a file to its end and store its content, or with `content=False` only its digest."""
         before = os.fstat(file.fileno())
-        whole, names, size = blake3(), bytearray(), 0
-        while size <= before.st_size and (block := file.read(CHUNK)):  # one that grows all the time has no end
-            size += len(block)
-            whole.update(block)
+        whole, digests, size = blake3(), bytearray(), 0
+        while size <= before.st_size and (chunk := file.read(CHUNK)):  # stops if the file keeps growing
+            size += len(chunk)
+            whole.update(chunk)
             if content:
-                names += self._put(block)
+                digests += self._put(chunk)
         now, after = time.time_ns(), os.fstat(file.fileno())
         if not before.st_size == size == after.st_size or before.st_mtime_ns != after.st_mtime_ns:
             raise CodecError(f"{file.name} changed while it was read")
         mtime = after.st_mtime_ns
         settled = now - mtime > (_TICK if mtime % 1_000_000_000 else _COARSE_TICK)
-        chunks = bytes(names) if content else None
+        chunks = bytes(digests) if content else None
         return StoredFile(after.st_size, mtime, stat.S_IMODE(after.st_mode), settled, whole.digest(), chunks)
 
-    def _put(self, block: bytes) -> bytes:
-        name = blake3(block).digest()
-        key = _key(name)
+    def _put(self, chunk: bytes) -> bytes:
+        digest = blake3(chunk).digest()
+        key = blob_key(digest)
         if key not in self._pending:
-            self._pending[key] = block
-            self._waiting += len(block)
-            if self._waiting >= CHUNK:
+            self._pending[key] = chunk
+            self._pending_bytes += len(chunk)
+            if self._pending_bytes >= CHUNK:
                 self.flush()
-        return name
+        return digest
 
-    def _is_there(self, key: str) -> bool:
+    def _is_stored(self, key: str) -> bool:
         if (self._store.url, key) in _damaged:
             return False
-        return next(self._store.scan(key, limit=1, most=0), None) is not None  # most=0: its bytes are not read
+        return next(self._store.scan(key, limit=1, most=0), None) is not None  # most=0 reads no content
 
     def flush(self) -> None:
-        """Write what is still waiting and not there: small files share a transaction."""
-        there = list(filter(self._is_there, self._pending))
-        self._write(self._pending.keys() - there, self._pending)
-        removed = [key for key in there if not self._is_there(key)]  # before it was marked as needed by this node
+        """Write the pending chunks that are not stored yet. Small files share a transaction."""
+        stored = list(filter(self._is_stored, self._pending))
+        self._write(self._pending.keys() - stored, self._pending)
+        removed = [key for key in stored if not self._is_stored(key)]  # by another process, before they were marked
         self._write(removed, removed)
-        self._pending, self._waiting = {}, 0
+        self._pending, self._pending_bytes = {}, 0
 
     def _write(self, missing: Collection[str], needed: Collection[str]) -> None:
         put: dict[str, Frames] = {}
@@ -121,48 +122,44 @@ class Blobs:
         if put:
             self._store.commit(put=put)
 
-    def read(self, kept: StoredFile) -> Iterator[Bytes]:
-        """The content again, chunk by chunk. IntegrityError or CodecError for one that is gone or damaged."""
-        if kept.chunks is None:
-            raise CodecError("only the digest of its content was kept")
-        for key in kept.entries():
+    def read(self, stored: StoredFile) -> Iterator[Bytes]:
+        """The content, chunk by chunk. IntegrityError or CodecError if a chunk is gone or damaged."""
+        if stored.chunks is None:
+            raise CodecError("only the digest of its content was stored")
+        for key in stored.entries():
             try:
                 data = self._store.get(key)
                 if data is None:
                     raise IntegrityError(f"entry {key} is gone")
-                block = Decoded(data, key=key, secret=self._secret).load()
+                chunk = Decoded(data, key=key, secret=self._secret).load()
             except (StoreError, CodecError):
                 _damaged.add((self._store.url, key))
                 raise
-            yield block
-
-
-def _key(name: bytes) -> str:
-    return f"blob/{name.hex()}"
+            yield chunk
 
 
 State = Literal["same", "missing", "changed", "a folder"]
 
 
-def compare(path: str, kept: StoredFile) -> State:
-    """How what is at `path` differs from what was kept. Size and time of change decide; the content, when in doubt."""
+def compare(path: str, stored: StoredFile) -> State:
+    """How `path` differs from the stored file: by size and modification time, and by content if these don't settle it."""
     try:
         now = os.lstat(path)
         if stat.S_ISDIR(now.st_mode):
             return "a folder"
-        if not stat.S_ISREG(now.st_mode) or now.st_size != kept.size:
+        if not stat.S_ISREG(now.st_mode) or now.st_size != stored.size:
             return "changed"
-        if kept.settled and now.st_mtime_ns == kept.mtime:
+        if stored.settled and now.st_mtime_ns == stored.mtime:
             return "same"
-        return "same" if content_digest(path) == kept.digest else "changed"
+        return "same" if content_digest(path) == stored.digest else "changed"
     except (FileNotFoundError, NotADirectoryError):
         return "missing"
 
 
 class Drafts:
-    """Files and links ready to take their places: written beside them, so that taking a place is one atomic step.
+    """Files and links to put at their paths: written under temporary names in the same folders, then renamed atomically.
 
-    Drafts that are not put go away with this object; those of a process that was killed, when the next writes there.
+    Drafts that were not put are removed with this object, those of a killed process when another writes to the folder.
     """
 
     def __init__(self, blobs: Blobs) -> None:
@@ -171,22 +168,22 @@ class Drafts:
         self._folders: set[str] = set()
         weakref.finalize(self, _discard_own, self._ready, os.getpid())
 
-    def add(self, path: str, kept: StoredFile) -> None:
-        """Write a file as it was kept."""
-        draft = self._beside(path)
-        # Nobody else reads it before it has its own mode.
+    def add(self, path: str, stored: StoredFile) -> None:
+        """Write a draft of a stored file."""
+        draft = self._new_draft(path)
+        # Private until it has its own mode.
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.writelines(self._blobs.read(kept))
-            if file.tell() != kept.size:
-                raise IntegrityError(f"the content kept of {path} has {file.tell()} bytes instead of {kept.size}")
-        os.chmod(draft, kept.mode)
-        os.utime(draft, ns=(kept.mtime, kept.mtime))
+            file.writelines(self._blobs.read(stored))
+            if file.tell() != stored.size:
+                raise IntegrityError(f"the stored content of {path} has {file.tell()} bytes instead of {stored.size}")
+        os.chmod(draft, stored.mode)
+        os.utime(draft, ns=(stored.mtime, stored.mtime))
 
     def add_link(self, path: str, target: str) -> None:
-        """Make a symbolic link."""
-        os.symlink(target, self._beside(path))
+        """Make a draft of a symbolic link."""
+        os.symlink(target, self._new_draft(path))
 
-    def _beside(self, path: str) -> str:
+    def _new_draft(self, path: str) -> str:
         folder = os.path.dirname(path) or os.curdir
         if folder not in self._folders:
             os.makedirs(folder, exist_ok=True)
@@ -197,7 +194,7 @@ class Drafts:
         return draft
 
     def put(self) -> None:
-        """Let all of them take their places."""
+        """Move all drafts to their paths."""
         for draft, path in self._ready:
             os.replace(draft, path)
         self._ready.clear()
@@ -207,17 +204,17 @@ def _discard(ready: list[tuple[str, str]]) -> None:
     for draft, _ in ready:
         try:
             os.unlink(draft)
-        except OSError:  # it has its place already, or was never written
+        except OSError:  # moved already, or never written
             pass
 
 
 def _discard_own(ready: list[tuple[str, str]], process: int) -> None:
-    if os.getpid() == process:  # a forked child has a copy of the list, not of the files
+    if os.getpid() == process:  # not a forked child, which has a copy of the list only
         _discard(ready)
 
 
 def _sweep(folder: str) -> None:
-    """Remove the drafts of processes of this machine that are no more."""
+    """Remove the drafts of this machine's dead processes."""
     for name in os.listdir(folder):
         found = re.fullmatch(_DRAFT, name)
         if found is not None and found[1] == _HOST and not _alive(int(found[2])):
@@ -230,48 +227,41 @@ def _alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # there, but another user's
+        pass  # it lives, but belongs to another user
     return True
 
 
-def put_back(path: str, kept: StoredFile, blobs: Blobs) -> None:
-    """Make the file at `path` what was kept; an unchanged one is not touched."""
-    if compare(path, kept) != "same":
+def put_back(path: str, stored: StoredFile, blobs: Blobs) -> None:
+    """Restore the stored file at `path`, unless the file there is the same."""
+    if compare(path, stored) != "same":
         drafts = Drafts(blobs)
-        drafts.add(path, kept)
+        drafts.add(path, stored)
         drafts.put()
 
 
 def remove(path: str) -> None:
-    """Remove a file, a link or an empty folder, if it is there."""
+    """Remove a file, a link or an empty folder, if it exists."""
     try:
         os.rmdir(path) if os.path.isdir(path) and not os.path.islink(path) else os.unlink(path)
     except FileNotFoundError:
         pass
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # somebody put more into the folder
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # a folder that is not empty
             raise
 
 
-# -- which chunks are needed: beside each checkpoint with files there is a list of its chunks, and a node that is being
-#    computed has a mark for each chunk it has kept. Chunks in neither are removed.
-
-BLOBS = "changed/blobs"  # another whenever somebody relies on a chunk that was there already
-
-
-def listing_key(entry: str) -> str:
-    """Where the list of an entry's chunks is."""
-    return f"files/{entry}"
+# -- which chunks are needed: each checkpoint with files has a list of its chunks, and a node that is being computed has a
+#    pending mark for each chunk it has stored. All other chunks are removed.
 
 
 def listing(entry: str, blobs: Collection[str]) -> dict[str, Frames]:
-    """What to write beside an entry so that its chunks stay."""
+    """The list of an entry's chunks, to be written together with the entry."""
     key = listing_key(entry)
     return {key: encode(None, {"blobs": sorted(blobs)}, key=key, secret=secret()).frames} if blobs else {}
 
 
 def listed(store: Store, entry: str) -> list[str]:
-    """The chunks of an entry; none if the list is gone or damaged."""
+    """The keys of an entry's chunks; none if the list is gone or damaged."""
     key = listing_key(entry)
     try:
         data = store.get(key)
@@ -280,26 +270,21 @@ def listed(store: Store, entry: str) -> list[str]:
         return []
 
 
-def pending(node: str, blob: str) -> str:
-    """The mark that a node needs a chunk, until it has a checkpoint."""
-    return f"pending/{node}/{blob}"
-
-
 def waiting(store: Store, node: str) -> dict[str, str]:
-    """The chunks that a node has kept for a checkpoint which is not there yet, by their marks."""
-    return {key: f"blob/{key.rpartition('/blob/')[2]}" for key, _ in store.scan(f"pending/{node}/blob/", most=0)}
+    """The chunks that a node has stored for a checkpoint that is not written yet, by their pending marks."""
+    return {mark: pending_blob(mark) for mark, _ in store.scan(f"{pending_of(node)}blob/", most=0)}
 
 
 def release(store: Store, blobs: Collection[str]) -> None:
     """Remove those of the chunks that no checkpoint and no running step needs."""
     while blobs:
         stamp = store.get(BLOBS)
-        needed = {f"blob/{key.rpartition('/blob/')[2]}" for key, _ in store.scan("pending/", most=0)}
-        try:  # after the marks: a checkpoint that was made meanwhile has its list now
+        needed = {pending_blob(mark) for mark, _ in store.scan("pending/", most=0)}
+        try:  # lists after marks: a checkpoint that was written meanwhile has its list now
             for key, data in store.scan("files/"):
                 needed.update(Decoded(data or b"", key=key, secret=secret()).meta["blobs"])
         except IntegrityError as error:
-            log("nothing of the contents of files is removed: %s", error)
+            log("unused contents of files are not removed: %s", error)
             return
         gone = set(blobs) - needed
         if not gone or store.commit(delete=gone, expect={BLOBS: stamp}):
@@ -307,10 +292,10 @@ def release(store: Store, blobs: Collection[str]) -> None:
 
 
 def sweep(store: Store) -> None:
-    """Remove all that no checkpoint needs. A node that is being computed is held by who does, and keeps what it has."""
-    for node in {key[8:].rpartition("/blob/")[0] for key, _ in store.scan("pending/", most=0)}:
+    """Remove all chunks that no checkpoint and no running step needs."""
+    for node in {mark[len("pending/") :].rpartition("/blob/")[0] for mark, _ in store.scan("pending/", most=0)}:
         hold = store.hold(node)
-        if hold is not None:
+        if hold is not None:  # else it is being computed
             try:
                 store.commit(delete=list(waiting(store, node)))
             finally:
@@ -318,21 +303,21 @@ def sweep(store: Store) -> None:
     release(store, [key for key, _ in store.scan("blob/", most=0)])
 
 
-# -- the store of the checkpoint that is being made or read
+# -- the store of the checkpoint that is being written or read
 
 
 class Keeping(NamedTuple):
     store: Store
-    note: Callable[[list[str]], object]  # is told the keys of all chunks that the checkpoint refers to
-    node: str  # whose checkpoint it is
-    reading: bool  # somebody looks at the past: files stay as they are
+    note: Callable[[list[str]], object]  # called with the keys of the chunks that the checkpoint needs
+    node: str  # the key of the node
+    reading: bool  # the checkpoint is only inspected: files are not put back
 
 
 active: ContextVar[Keeping | None] = ContextVar("oncemore_blobs", default=None)
 
 
 class keeping:
-    """While a checkpoint is made or read: a `File` inside goes to this store, or comes from it, by content."""
+    """Context manager around writing or reading a checkpoint: the contents of its `File`s go to, or come from, this store."""
 
     def __init__(
         self, store: Store, note: Callable[[list[str]], object] = len, node: str = "", *, reading: bool = False
@@ -347,16 +332,16 @@ class keeping:
 
 
 def keep_now(now: Keeping, file: BinaryIO) -> StoredFile:
-    """Keep one file at once."""
+    """Store one file for the checkpoint that is being written."""
     blobs = Blobs(now.store, now.node)
-    kept = blobs.keep(file)
+    stored = blobs.keep(file)
     blobs.flush()
-    return kept
+    return stored
 
 
 def source() -> Blobs:
-    """Where the files of the checkpoint come from that is being read."""
+    """The chunks in the store of the checkpoint that is being read."""
     now = active.get()
     if now is None:
-        raise CodecError("it holds a file, and there is no store to take it from")
+        raise CodecError("it contains a File, which can only be loaded from the store it was saved in")
     return Blobs(now.store)

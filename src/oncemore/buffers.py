@@ -1,4 +1,4 @@
-"""What many bytes at once are handled with: hashing on several processors, and memory that is fast to fill."""
+"""Large buffers: hashing on several processors, and memory that is fast to fill."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Union
 from blake3 import blake3
 
 Bytes = Union[bytes, bytearray, memoryview]
-LARGE = 1 << 21  # bytes; for fewer, starting threads takes longer than they save
-_BLOCK = 8 << 20  # bytes of a file in memory at a time
-_HUGE = 1 << 21  # bytes of a huge page; what is smaller gets none
+LARGE = 1 << 21  # bytes; for less, starting threads takes longer than it saves
+_BLOCK = 8 << 20  # bytes of a file that are in memory at a time
+_HUGE = 1 << 21  # bytes of a huge page
 
 
 def processors(most: int = 4) -> int:
-    """How many may work at once here; beyond a few, memory is what limits."""
+    """How many processors this process may use, up to `most`: beyond a few, memory is the bottleneck."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(count, most)
 
@@ -26,9 +26,9 @@ class _Threads:
 
 
 def hasher(size: int, **options: Any) -> blake3:
-    """BLAKE3 for about `size` bytes; `options` are its own.
+    """A BLAKE3 hasher for about `size` bytes, with threads if they pay. `options` are passed to `blake3`.
 
-    The threads are the hasher's own and end with it: a pool of the whole process would not live on in a forked child.
+    The threads end with the hasher. A pool shared by the process would not survive a fork.
     """
     if size >= LARGE and not _Threads.refused and (threads := processors()) > 1:
         try:
@@ -36,27 +36,26 @@ def hasher(size: int, **options: Any) -> blake3:
         except BaseException as error:
             if type(error).__name__ != "PanicException":
                 raise
-            _Threads.refused = True  # no thread can be had: blake3 does not raise an Exception, and says so on stderr
+            _Threads.refused = True  # no thread could be started, which blake3 reports as a panic, on stderr as well
     return blake3(**options)
 
 
 def content_digest(path: str) -> bytes:
     """BLAKE3 of a file's content."""
-    found = blake3()
+    digest = blake3()
     with open(path, "rb", buffering=0) as file:
         while block := file.read(_BLOCK):
-            found.update(block)
-    return found.digest()
+            digest.update(block)
+    return digest.digest()
 
 
 def allocate(size: int) -> memoryview:
-    """Writable memory of zeros. If it is large it comes in huge pages, which are there several times as fast."""
+    """Writable zeroed memory. A large block uses huge pages, which are several times faster to allocate."""
     if size < _HUGE:
         return memoryview(bytearray(size))
-    # Whole huge pages are laid where such pages can begin. Private: memory that a forked child would share with its
-    # parent is not the caller's own.
+    # The kernel aligns a multiple of the huge page size. Private, so that a forked child does not share it with its parent.
     block = mmap.mmap(-1, -(-size // _HUGE) * _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without huge pages
-            block.madvise(mmap.MADV_HUGEPAGE, 0, (size + _HUGE // 2) // _HUGE * _HUGE)  # the last if it is half used
+            block.madvise(mmap.MADV_HUGEPAGE, 0, (size + _HUGE // 2) // _HUGE * _HUGE)  # the last one if half used
     return memoryview(block)[:size]

@@ -1,4 +1,4 @@
-"""Durations and sizes for people. They write "90s", "5min", "2h", "1d", "1w", a number of seconds or a timedelta."""
+"""Durations and sizes, as users write and read them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECONDS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 60
 
 
 def seconds(duration: Duration) -> float:
-    """The duration in seconds; UsageError for what is none."""
+    """A duration in seconds: from "90s", "5min", "2h", "1d", "1w", a number or a timedelta. UsageError if it is invalid."""
     if isinstance(duration, timedelta):
         return duration.total_seconds()
     if isinstance(duration, str):
@@ -23,11 +23,13 @@ def seconds(duration: Duration) -> float:
             return float(match[1]) * _SECONDS[match[2]]
     elif not isinstance(duration, bool) and duration >= 0:
         return float(duration)
-    raise UsageError(f"{duration!r} is not a duration; write '90s', '5min', '2h', '1d', '1w', seconds or a timedelta")
+    raise UsageError(
+        f"{duration!r} is not a duration; use '90s', '5min', '2h', '1d', '1w', a number of seconds or a timedelta"
+    )
 
 
 def duration(seconds: float, *, milliseconds: bool = False) -> str:
-    """2.1 s, 12 min 5 s, 3 h 20 min; with `milliseconds` 3 ms instead of 0.0 s."""
+    """Format a duration: 2.1 s, 12 min 5 s, 3 h 20 min. With `milliseconds`, 3 ms instead of 0.0 s."""
     if milliseconds and seconds < 0.95:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 99.95:
@@ -37,7 +39,7 @@ def duration(seconds: float, *, milliseconds: bool = False) -> str:
 
 
 def size(count: float) -> str:
-    """512 B, 9 MB, 1.2 GB."""
+    """Format a number of bytes: 512 B, 9 MB, 1.2 GB."""
     power = 0
     while count >= 999.5 and power < 4:
         count, power = count / 1000, power + 1

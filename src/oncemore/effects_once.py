@@ -1,46 +1,47 @@
-"""Effects that must happen once: what is about to happen is written down before it happens, and that it has happened, too.
+"""Effects that must happen once: an intent is written before the effect, a record after it.
 
-A step with `effect="once"` leaves an intent before its body starts; the checkpoint's transaction makes it the record that the
-call was performed, with a copy of the result. The record counts whatever becomes of the checkpoint: after an edit, a rollback
-or a retention policy the call returns the recorded result. An intent that became no record means that the process died in
-between: nobody can know whether the effect took place, so the run stops and asks. `resolve` answers: it did not, run it; or it
-did, and this was the result.
+A step with `effect="once"` writes an intent before its body starts. The transaction that writes the checkpoint turns the intent
+into the record that the call was performed, with a copy of the result. The record is independent of the checkpoint: after an
+edit, a rollback or a retention policy, the call still returns the recorded result. An intent without a record means that the
+process died in between. Nobody can know whether the effect happened, so the run stops and asks. `resolve` answers: it did not,
+run it; or it did, and this was the result.
 
-Which call it is does not depend on code, nor on the order of parameters, nor on those left at their defaults. After edits that
-change more, the records of the run are compared with the call (see `same_call.py`): the same call counts as performed, and
-where that cannot be told, the run stops and asks as well.
+The identity of a call does not depend on its code, on the order of parameters, or on parameters left at their defaults. After
+edits that change more, the call is compared with the run's records (see `same_call.py`): if it is the same call, it was
+performed; if that is unclear, the run stops and asks as well.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from .blobs import listed, listing_key, release
+from .blobs import listed, release
 from .codec import Decoded, seal, unseal
 from .entries import RunEntries
 from .errors import IntegrityError, UnknownOutcome, UsageError
 from .identity import CallIdentity
+from .keys import listing_key
 from .node import Node
 from .same_call import CLEARED, SAME_AS, Recorded, Records, recognise
 from .stores import Bytes
 
-COMPLETED, RESOLVED = "completed", "resolved"  # how an intent was settled: by the step itself, or by its user
+COMPLETED, RESOLVED = "completed", "resolved"  # how an intent was settled: by the step, or by the user
 
 
 def about(node: Node) -> dict[str, Any]:
-    """What an intent says of its node. `call` finds it again in a fork, whose keys are others."""
+    """The metadata of a node's intent. A fork, which has other keys, finds the intent by `call`."""
     assert node.identity is not None
     fields = {"step": node.step, "node": node.id, "given": node.arguments, "call": node.call}
     return {**fields, "identity": node.identity.to_json()}
 
 
 def find(entries: RunEntries, node: Node) -> Decoded | None:
-    """The intent, as it is in the store now: other processes settle it, too. IntegrityError if it cannot be trusted."""
+    """The intent, read from the store, as other processes may settle it. IntegrityError if it is damaged."""
     return _decoded(entries, node, entries.store.get(node.intent))
 
 
@@ -48,24 +49,29 @@ def _decoded(entries: RunEntries, node: Node, data: Bytes | None) -> Decoded | N
     try:
         return None if data is None else Decoded(data, key=node.intent, secret=entries.secret)
     except IntegrityError as error:
-        raise IntegrityError(f"whether {node.id} was performed cannot be read: {error}. {remedy(node.step)}") from error
+        raise IntegrityError(f"cannot tell whether {node.id} was performed: {error}. {remedy(node.step)}") from error
 
 
 def look(entries: RunEntries, node: Node) -> None:
-    """Find out which of the recorded calls the node is, if its step was edited since."""
+    """If the step was edited, find out which recorded call the node is, if any."""
     recognise(find(entries, node), node, functools.partial(_records, entries))
 
 
 def _records(entries: RunEntries) -> Records:
-    """All calls that the run knows of, as they were when one was asked for first."""
+    """All calls that the run has recorded; read once."""
     if entries.performed is None:
         entries.performed = Records(
             Recorded(CallIdentity.from_json(found.meta["identity"]), found.meta, found.time)
             for _, found in entries.intents()
-            if not (found.meta.get("doubt") and not found.meta.get("settled"))
+            if not _is_question(found.meta)
         )
-    known: Records = entries.performed
-    return known
+    records: Records = entries.performed
+    return records
+
+
+def _is_question(meta: Mapping[str, Any]) -> bool:
+    """Whether an intent only asks if its call is an earlier one, and the user has not answered."""
+    return bool(meta.get("doubt")) and not meta.get("settled")
 
 
 def performed(entries: RunEntries, node: Node) -> Decoded | None:
@@ -75,27 +81,26 @@ def performed(entries: RunEntries, node: Node) -> Decoded | None:
     return found if found is not None and found.meta.get("settled") == COMPLETED else None
 
 
-def begin(entries: RunEntries, node: Node, now: Bytes | None, *, requested: bool) -> Decoded | None:
-    """Leave the intent, or find what `resolve` said about an earlier one. UnknownOutcome if nothing was said.
+def begin(entries: RunEntries, node: Node, data: Bytes | None, *, requested: bool) -> Decoded | None:
+    """Write the intent, or return the record that the call was performed. UnknownOutcome if an earlier intent is unsettled.
 
-    `now` stands there under the call's lease. What was performed is performed again only if the user has `asked` for it; the
-    intent keeps the record of that, in case this time it fails.
+    `data` is the intent as it is stored, read under the call's lease. A call that was performed is performed again only if
+    the user `requested` it; the new intent then contains the earlier record, in case the call fails this time.
     """
     try:
-        found = _decoded(entries, node, now)
+        found = _decoded(entries, node, data)
     except IntegrityError:
         if not requested:
             raise
-        found = now = None
-    meta = {} if found is None else found.meta
-    settled = meta.get("settled")
-    if meta.get("doubt") and not settled:
-        found = now = None
+        found = data = None
+    settled = None if found is None else found.meta.get("settled")
+    if found is not None and _is_question(found.meta):
+        found = data = None
     if found is None and node.doubt is not None and not requested:
         entries.put(node.intent, None, {**about(node), **node.doubt}, time=time.time())
         raise UnknownOutcome(node.id, node.idempotency_key, "", node.doubt["doubt"])
     if found is None or settled == CLEARED or (requested and settled):
-        earlier = None if now is None else bytes(unseal(now, node.intent, entries.secret))
+        earlier = None if data is None else bytes(unseal(data, node.intent, entries.secret))
         entries.put(node.intent, earlier, about(node), time=time.time())
         return None
     if settled:
@@ -104,24 +109,25 @@ def begin(entries: RunEntries, node: Node, now: Bytes | None, *, requested: bool
 
 
 def at(record: Decoded) -> str:
-    """When it was begun or performed, for people."""
+    """When the call started or was performed, as local time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.time))
 
 
 def remedy(step: str) -> str:
-    """How the user asks for it to be performed again."""
+    """How to perform a call again."""
     name = step.rpartition(".")[2]
     return f"`{name}.refresh(...)` performs it again, `{name}.forget(...)` lets the next call perform it"
 
 
 def withdraw(entries: RunEntries, node: Node) -> None:
-    """The body raised by itself: it says that the effect did not take place."""
+    """Remove the intent, because the body raised an exception: the effect did not happen."""
     found = find(entries, node)
     if found is not None:
-        _take_back(entries, found)
+        _remove_intent(entries, found)
 
 
-def _take_back(entries: RunEntries, intent: Decoded) -> None:
+def _remove_intent(entries: RunEntries, intent: Decoded) -> None:
+    """Remove an intent, or put the record back that it replaced."""
     earlier = intent.load()
     if earlier is None:
         entries.remove(intent.key)
@@ -130,7 +136,7 @@ def _take_back(entries: RunEntries, intent: Decoded) -> None:
 
 
 def forget(entries: RunEntries, node: Node) -> bool:
-    """Remove the record that the call was performed; whether there was one. An unknown outcome is not forgotten."""
+    """Remove the record that the call was performed. Returns whether there was one. An unsettled intent stays."""
     try:
         look(entries, node)
         found = find(entries, node)
@@ -145,9 +151,9 @@ def forget(entries: RunEntries, node: Node) -> bool:
     return True
 
 
-def resolve(shelves: Sequence[RunEntries], which: str, happened: bool, result: Any) -> None:
-    """Answer for the intent with that idempotency key or node id."""
-    for entries, key, found in ((each, *intent) for each in shelves for intent in each.intents()):
+def resolve(of_run: Sequence[RunEntries], which: str, happened: bool, result: Any) -> None:
+    """Settle the intent with that idempotency key or node id."""
+    for entries, key, found in ((each, *intent) for each in of_run for intent in each.intents()):
         if found.meta.get("settled") or which not in (key.rpartition("/")[2], found.meta["node"]):
             continue
         entries.performed = None
@@ -156,13 +162,15 @@ def resolve(shelves: Sequence[RunEntries], which: str, happened: bool, result: A
         elif happened:
             entries.put(key, result, {**found.meta, "settled": RESOLVED}, time=found.time)
         else:
-            _take_back(entries, found)
+            _remove_intent(entries, found)
         return
-    raise UsageError(f"this run has no unknown outcome called {which!r}; UnknownOutcome names them by node and key")
+    raise UsageError(
+        f"this run has no unknown outcome called {which!r}; use the node id or the key that UnknownOutcome names"
+    )
 
 
 def _decided(meta: dict[str, Any], same: bool) -> dict[str, Any]:
-    """What an intent says after the user has said whether it is the call that it may be."""
+    """The metadata of an intent once the user has decided whether its call is the earlier one."""
     if same:
         return {**meta, "settled": SAME_AS}
     identity = CallIdentity.from_json(meta["identity"])
@@ -173,7 +181,7 @@ def _decided(meta: dict[str, Any], same: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Unknown:
-    """A step with effect="once" that was begun and never completed, or that may be one that was completed."""
+    """A call of an effect="once" step that started and never completed, or that may be one that was performed before."""
 
     node: str
     key: str
@@ -181,7 +189,7 @@ class Unknown:
 
 
 def unknown(entries: RunEntries) -> list[Unknown]:
-    """Those that nobody has answered for."""
+    """The calls whose outcome is unknown, and that the user has not resolved yet."""
     return [
         Unknown(
             node=found.meta["node"],

@@ -1,7 +1,7 @@
 """A run's entries in its store: found, verified, written, forgotten.
 
 Small entries are cached in memory. After the second read from the store, or when an entry is missing, the rest are fetched
-in one scan; from then on a miss asks the store for nothing before its lease.
+in one scan. From then on, a miss reads nothing from the store before it acquires its lease.
 """
 
 from __future__ import annotations
@@ -13,52 +13,71 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from .blobs import keeping, listed, listing, listing_key, release, waiting
+from .blobs import keeping, listed, listing, release, waiting
 from .codec import Decoded, Encoded, Naming, Packed, encode, pack, seal, tombstone, unseal
 from .errors import IntegrityError, OncemoreError, StoreError
 from .events import Event, SnapshotSaved, StepCompleted, StepForgotten
 from .flight import Blocking, Completion, Path, Wait
 from .history.timeline import timeline
 from .identity import Part, code_of
-from .node import FORGOTTEN, GONE, SIGILS, CheckpointData, Node, intents_of, items_of, quoted, state_of, variant_key
-from .records import ALIASES, REMOVED, changed, closed, prefix_of, read_log, signed, stamp
+from .keys import (
+    ALIASES,
+    REMOVED,
+    SIGILS,
+    changed,
+    closed,
+    code_key,
+    fork_marks_of,
+    intents_of,
+    items_of,
+    listing_key,
+    loop_snapshots_of,
+    prefix_of,
+    quoted,
+    state_of,
+    variant_key,
+)
+from .node import FORGOTTEN, GONE, CheckpointData, Node
+from .records import signed, stamp
 from .secret import secret
 from .stores import Bytes, Frames, Store
 from .surroundings.protocol import EXCUSED
 
-_SMALL = 1 << 15  # bytes of an entry that is cached; what is larger stands beside its node's own small entry
+_SMALL = 1 << 15  # bytes; larger entries are not cached, and a node's own small entry points to them
 _ROOM = 1 << 26  # bytes of the cache
-_OVERHEAD = 200  # bytes that a cached entry takes besides its own
+_OVERHEAD = 200  # bytes of memory that a cached entry takes in addition to its content
 _PATIENCE = 2  # reads of single entries before all small ones are fetched
-_NEAREST = 16  # checkpoints of a step that a node is compared with to find out why it runs
+_NEAREST = 16  # other checkpoints of a step that are compared with a node to find out why it runs
 
 
 class Lookup(NamedTuple):
-    """A node's entry if it counts, or None and why not, if that is known."""
+    """A node's entry if it is valid; otherwise None, and why not if that is known."""
 
     entry: Decoded | None
     why: str | None = None
 
 
 def _values_read(meta: Mapping[str, Any], now: Callable[[str], str]) -> Iterator[dict[str, str]]:
-    """What a node that read something may have been kept under: each set of names, with their digests now.
+    """The values read that a node's checkpoint may be stored under: each recorded set of names, with the digests of today.
 
-    What is excused counts as it was when the node ran last, if nothing was kept for what it is now.
+    Where today's value is excused, the value from the node's last run is tried as well.
     """
     for names in meta.get("readings", ()):
-        found = {name: now(name) for name in names}
-        yield {name: digest.removeprefix(EXCUSED) for name, digest in found.items()}
-        if any(digest.startswith(EXCUSED) for digest in found.values()):
-            was = meta["reads"]
-            yield {name: was.get(name, "") if found[name].startswith(EXCUSED) else found[name] for name in names}
+        digests = {name: now(name) for name in names}
+        yield {name: digest.removeprefix(EXCUSED) for name, digest in digests.items()}
+        if any(digest.startswith(EXCUSED) for digest in digests.values()):
+            before = meta["reads"]
+            yield {name: before.get(name, "") if digests[name].startswith(EXCUSED) else digests[name] for name in names}
 
 
 class RunEntries:
-    """The entries of one run (`log` names its event log), or those shared between runs (no log).
+    """The entries of one run, or those shared between runs. `log` is the event log to append to; without one, events are
+    not written.
 
-    `owner` is the run's own mark, `home` the prefix of its entries: another one after a rollback, which has aliases of what
-    stays valid. Where others have aliases of what is under a prefix, that is closed: nothing is written there any more, and
-    `moved` is asked where the run goes on. `expected` entries were under `home` when the run was last left.
+    `owner` is the run's uid, `prefix` what the keys of its entries begin with. A rollback gives the run a new prefix, with
+    aliases of the entries that stay valid. A prefix whose entries have aliases elsewhere is closed: nothing is written under
+    it any more, and `moved` returns the entries under the run's new prefix. `adopted` is that of the run's record.
+    `expected` is how many node entries there were when the run was last left.
     """
 
     def __init__(
@@ -75,16 +94,16 @@ class RunEntries:
         self._log, self._moved, self._adopted, self._expected = log, moved, adopted, expected
         self.secret = secret()
         self._known_code: set[str] = set()
-        self._cache: dict[str, bytes | Decoded] = {}  # as they are stored, or verified
-        self._touched: set[str] = set()  # written or removed by this process: what a scan brings of them may be old
+        self._cache: dict[str, bytes | Decoded] = {}  # raw bytes, or verified
+        self._touched: set[str] = set()  # keys written or removed by this process: a scan may return older entries
         self._room, self._reads = _ROOM, 0
-        self._fetched: tuple[str, ...] = ()  # the prefixes under which all that is small is in the cache
-        self._tried: set[str] = set()  # those and the ones that had more than there is room for
+        self._fetched: tuple[str, ...] = ()  # prefixes whose small entries are all in the cache
+        self._tried: set[str] = set()  # these, and prefixes whose small entries did not all fit
         self._lost: set[str] = set()  # nodes whose entries are gone from the store
         self._by_step: dict[str, tuple[dict[str, list[str]], list[str]]] = {}
-        self.performed: Any = None  # what is known of effect="once" calls, see effects_once.py
-        self._codes: dict[str, tuple[dict[str, Part], dict[str, str]]] = {}  # what each code consisted of
-        self._fetching: dict[str, tuple[int, Completion]] = {}  # by prefix: the process that fetches
+        self.performed: Any = None  # the known effect="once" calls, see effects_once.py
+        self._codes: dict[str, tuple[dict[str, Part], dict[str, str]]] = {}  # parts and packages by code digest
+        self._fetching: dict[str, tuple[int, Completion]] = {}  # by prefix: the process that is fetching it
 
     def node(self, step: str, arguments: str, code: str) -> Node:
         return Node(self.prefix, self.owner, step, arguments, code)
@@ -93,7 +112,7 @@ class RunEntries:
 
     @property
     def has_aliases(self) -> bool:
-        """Whether there may be entries that this process did not write, though the run is a new one."""
+        """Whether the run has had a rollback or is a fork, so that even a new one may have entries."""
         return "." in self.prefix
 
     def has(self, node: Node) -> bool:
@@ -101,7 +120,7 @@ class RunEntries:
         return node.key in self._cache
 
     def at_hand(self, node: Node) -> bool:
-        """Whether it is known without reading more that the node has an entry which is nothing but a value, or none at all."""
+        """Whether a look-up needs no read: the node's entry is cached and only a value, or the node is known to have none."""
         known = self._cache.get(node.key)
         if known is None:
             return node.key.startswith(self._fetched) and not self._adopted
@@ -111,16 +130,16 @@ class RunEntries:
             return False
 
     def find(self, node: Node, now: Callable[[str], str], *, again: bool = True) -> Lookup:
-        """The node's entry. `now` gives the digest of something that was read, as it is now.
+        """Look up the node's entry. `now` returns today's digest of a value that the step read.
 
-        The checkpoint of a step that read more than its arguments is kept under what it read; the node's own entry then
-        only says what that was, so that going back to an earlier state finds the earlier checkpoint again. `again`: what
-        was missing when all small entries were fetched is asked for again; another process may have written it since.
+        A step that reads more than its arguments has one checkpoint per set of values read, so that returning to an earlier
+        state finds the earlier checkpoint. The node's own entry then only lists what was read. With `again`, an entry that
+        was missing when all small ones were fetched is read again, as another process may have written it since.
         """
         cached = self._cache.get(node.key)
         if type(cached) is Decoded and cached.value_only:
             return Lookup(cached)
-        why, now = None, functools.cache(now)  # one answer each: another thread may change it meanwhile
+        why, now = None, functools.cache(now)  # consistent, even if another thread changes a value meanwhile
         for key in self._known(node):
             entry = self._read_node(key, again)
             if entry is None:
@@ -145,39 +164,42 @@ class RunEntries:
         return Lookup(None, why)
 
     def replaced(self, entry: Decoded) -> bool:
-        """Whether another process has replaced or removed an entry since it was read: then nothing that is cached counts.
+        """Whether another process has replaced or removed an entry since it was read. If so, the cache is dropped.
 
-        What such an entry needs may be missing, and nothing is wrong with that.
+        Something that an outdated entry refers to may be missing; that is no damage.
         """
         try:
             data = self.store.get(entry.key)
         except StoreError:
-            return False  # who reads it again will meet it
+            return False  # the next read raises it
         if data is not None and entry.is_stored_as(data):
             return False
         self.drop_cache()
         return True
 
     def readings(self, node: Node) -> dict[str, Any] | None:
-        """What was noted at the last time that the node ran, if it read state then: of what `find` has just read."""
+        """The metadata of the node's own entry, if the node read something when it last ran. Only looks at the cache."""
         entry = self._cache.get(node.key)
         return entry.meta if isinstance(entry, Decoded) and entry.meta.get("reads") else None
 
     def _known(self, node: Node) -> Iterator[str]:
-        """Where the node's entry may stand: under its own code, then under codes whose checkpoints were adopted for that."""
+        """The keys of the node under its own code, then under codes whose checkpoints were adopted for it."""
         yield node.key
         codes = [code_of(node.code)]
         data = node.code[len(codes[0]) :]
-        for code in codes if self._adopted else ():  # grows: a code may be adopted for one that was adopted itself
+        for code in codes if self._adopted else ():  # grows, as an adopted code may itself have adopted another
             for step, before, after in self._adopted:
                 if step == node.step and after == code and before not in codes:
                     codes.append(before)
                     yield self.node(step, node.arguments, before + data).key
 
     def _find_lost(self) -> set[str]:
-        """Nodes that count and whose entries are not there. The log is read only if entries are missing."""
-        there = sum(1 for key in self._cache if self._is_node(key))
-        if self._log is None or there >= self._expected:
+        """Valid nodes whose entries are gone. Reads the log only if there are fewer entries than expected."""
+        size = len(self.prefix)
+        nodes = (
+            key for key in self._cache if key.startswith(self.prefix) and key[size] not in SIGILS and "@" not in key
+        )
+        if self._log is None or sum(1 for _ in nodes) >= self._expected:
             return set()
         counted = timeline(self.store, self._log).counted()
         steps = [
@@ -185,42 +207,34 @@ class RunEntries:
         ]
         return {self.prefix + each.place.partition("@")[0] for each in steps} - self._cache.keys()
 
-    def _is_node(self, key: str) -> bool:
-        """Whether this is the key of a node's own entry under the run's home."""
-        return key.startswith(self.prefix) and key[len(self.prefix)] not in SIGILS and "@" not in key
-
     # -- reading
 
     def read(self, key: str) -> Decoded | None:
-        """An entry, or the one it stands for, its signature verified, or None. IntegrityError if it cannot be trusted."""
+        """The verified entry under a key, or the target of an alias; None if there is none. IntegrityError if it is damaged."""
         entry = self._read(key)
         if entry is None or not entry.alias_of:
             return entry
-        if self._prefix(key) in self._tried:  # then what its aliases stand for is fetched together, too
+        if self._prefix(key) in self._tried:  # then the targets of its aliases are fetched together, too
             self._fetch(self._prefix(entry.alias_of))
-        found = self._read(entry.alias_of)
-        if found is None:
+        target = self._read(entry.alias_of)
+        if target is None:
             if self.replaced(entry):
                 return self.read(key)
             raise IntegrityError(f"entry {entry.alias_of} is gone")
-        if self._cache.get(key) is entry and self._cache.get(found.key) is found:
-            self._cache[key] = found  # for the next time
-        return found
+        if self._cache.get(key) is entry and self._cache.get(target.key) is target:
+            self._cache[key] = target
+        return target
 
     def _read(self, key: str) -> Decoded | None:
-        """The same, but an alias is an alias."""
-        known = self._cache.get(key)
-        if isinstance(known, Decoded):
-            return known
-        data: Bytes | None = known
-        if data is None:
-            data = self.store.get(key)
-            if data is None:
-                return None
-        return self._learn(key, data)
+        """Like `read`, but does not follow aliases."""
+        cached = self._cache.get(key)
+        if isinstance(cached, Decoded):
+            return cached
+        data = cached or self.store.get(key)
+        return None if data is None else self._learn(key, data)
 
     def _read_node(self, key: str, again: bool) -> Decoded | None:
-        """The same of a node's own entry: once two were read, or one was missing, all that is small is fetched."""
+        """Like `read`, for a node's own entry. After the second read, or if it is missing, fetches all small entries."""
         if key in self._cache or not key.startswith(self._fetched):
             entry = self.read(key)
             self._reads += 1
@@ -230,14 +244,15 @@ class RunEntries:
         return self.read(key) if again else None
 
     def learn(self, node: Node, data: Bytes | None) -> None:
-        """What stands under the node's key now, as its lease found it."""
+        """Cache what is stored under the node's key, as read when its lease was acquired."""
         if data is not None:
             self._cache[node.key] = bytes(data)
 
     def _learn(self, key: str, data: Bytes) -> Decoded:
+        """Verify an entry and cache it, if it is small."""
         entry = Decoded(data, key=key, secret=self.secret)
         if self._cache.get(key) is data:
-            self._cache[key] = entry  # need not be verified again
+            self._cache[key] = entry
         elif key not in self._touched and len(data) <= _SMALL:
             self._cache[key] = entry
             if key in self._touched:  # by another thread, meanwhile
@@ -246,11 +261,11 @@ class RunEntries:
 
     @staticmethod
     def _prefix(key: str) -> str:
-        """What is fetched together: a run's entries, or those of one shared step."""
+        """The prefix of the entries that are fetched together: those of a run, or of one shared step."""
         return key[: key.index("/", len("node/")) + 1] if key.startswith("node/") else key[: key.rindex("/") + 1]
 
     def fetch(self, node: Node) -> Path[None]:
-        """Fetch all that is small: coroutines ask for much at once, and each would wait for a thread of its own."""
+        """Fetch all small entries for a coroutine. Many run at once, and each read would take a thread of its own."""
         prefix, process = self._prefix(node.key), os.getpid()
         if prefix in self._tried and prefix not in self._fetching:
             return
@@ -269,6 +284,7 @@ class RunEntries:
             self._fetching.pop(prefix, None)
 
     def _fetch(self, prefix: str) -> None:
+        """Fetch all small entries under a prefix into the cache, once."""
         if prefix in self._tried:
             return
         self._tried.add(prefix)
@@ -276,19 +292,19 @@ class RunEntries:
             for key, data in self.store.scan(prefix, most=_SMALL):
                 if isinstance(data, bytes) and key not in self._touched:
                     self._cache.setdefault(key, data)
-                    if key in self._touched:
+                    if key in self._touched:  # by another thread, meanwhile
                         self._cache.pop(key, None)
                     self._room -= len(data) + _OVERHEAD
                     if self._room < 0:
                         return
         except StoreError:
-            return  # who needs an entry will meet it
+            return  # the read of a single entry raises it
         self._fetched = (*self._fetched, prefix)
         if prefix == self.prefix:
             self._lost = self._find_lost()
 
     def drop_cache(self) -> None:
-        """Other processes have replaced or forgotten entries, and may go on to: from now on each is read when it is needed."""
+        """Empty the cache, because another process has replaced or forgotten entries. Nothing is fetched in bulk again."""
         self._cache, self._fetched, self._room = {}, (), _ROOM
 
     def _forget_cached(self, keys: Iterable[str]) -> None:
@@ -297,7 +313,7 @@ class RunEntries:
             self._cache.pop(key, None)
 
     def _cache_written(self, put: Mapping[str, Frames], removed: Iterable[str]) -> None:
-        """The cache follows what was written and removed."""
+        """Update the cache after a commit."""
         self._forget_cached([*put, *removed])
         for key, frames in put.items():
             size = sum(map(len, frames))
@@ -307,95 +323,101 @@ class RunEntries:
 
     # -- writing
 
-    def pack(self, node: Node, kept: CheckpointData, *, seconds: float, time: float) -> Packed:
-        """What is kept of a completed node, not signed yet."""
-        meta = kept.meta
-        if kept.chunks is not None:
-            meta["items"], meta["chunks"] = kept.items, len(kept.chunks)
-        kept.owner = kept.owner or node.key
-        with keeping(self.store, lambda keys: meta.update(blobs=sorted({*meta.get("blobs", ()), *keys})), kept.owner):
-            packed = pack(kept.value, meta, name=kept.name, seconds=seconds, time=time)
-        kept.blobs = meta.get("blobs", [])
+    def pack(self, node: Node, checkpoint: CheckpointData, *, seconds: float, time: float) -> Packed:
+        """Encode the checkpoint of a completed node. It is not signed yet."""
+        meta = checkpoint.meta
+        if checkpoint.chunks is not None:
+            meta["items"], meta["chunks"] = checkpoint.items, len(checkpoint.chunks)
+        checkpoint.owner = checkpoint.owner or node.key
+
+        def note(keys: list[str]) -> None:
+            meta["blobs"] = sorted({*meta.get("blobs", ()), *keys})
+
+        with keeping(self.store, note, checkpoint.owner):
+            packed = pack(checkpoint.value, meta, name=checkpoint.name, seconds=seconds, time=time)
+        checkpoint.blobs = meta.get("blobs", [])
         return packed
 
     def write(
-        self, node: Node, packed: Packed, kept: CheckpointData, fields: Mapping[str, Any]
+        self, node: Node, packed: Packed, checkpoint: CheckpointData, fields: Mapping[str, Any]
     ) -> StepCompleted | None:
-        """The checkpoint and its event in one transaction; with it, once, what its code consists of. The event as written.
+        """Write the checkpoint, its event and, the first time, the parts of its code, in one transaction. Returns the event.
 
-        A large result, or one of a step that read state, stands beside the node's own small entry, which points to it.
-        None if another attempt has kept its result since this one began: that one stays.
+        The checkpoint of a step that read something, or a large one, is stored under a variant key; the node's own entry is
+        then a pointer. Returns None, and writes nothing, if another attempt has written its result since this one began.
         """
-        before = self._about(node, kept.seen)
-        points = "readings" in before
-        beside = bool(kept.reads) or packed.stored_bytes > _SMALL or points
-        entry = packed.seal(variant_key(node.key, kept.reads) if beside else node.key, self.secret)
-        put: dict[str, Frames] = {entry.key: entry.frames, **listing(entry.key, kept.blobs)}
-        if beside:
-            put[node.key] = self._pointer(node, kept, before)
-        for extra in (*(kept.chunks or ()), kept.snapshot, kept.opening):
+        before = self._meta_before(node, checkpoint.seen)
+        was_pointer = "readings" in before
+        is_pointer = bool(checkpoint.reads) or packed.stored_bytes > _SMALL or was_pointer
+        entry = packed.seal(variant_key(node.key, checkpoint.reads) if is_pointer else node.key, self.secret)
+        put: dict[str, Frames] = {entry.key: entry.frames, **listing(entry.key, checkpoint.blobs)}
+        if is_pointer:
+            put[node.key] = self._pointer(node, checkpoint, before)
+        for extra in (*(checkpoint.chunks or ()), checkpoint.snapshot, checkpoint.opening):
             if extra is not None:
                 put[extra.key] = extra.frames
         code = code_of(node.code)
         if code not in self._known_code:
-            put[f"code/{code}"] = self._manifest(code, kept)
-        marks: dict[str, str] = {}  # of this attempt, and of one at the same node that was cut off
-        if kept.blobs:
-            marks = {**waiting(self.store, node.key), **waiting(self.store, kept.owner)}
-        removed, parted = list(marks), set(marks.values())
-        expect = self._open()
-        if kept.once:  # a copy: retention and rollbacks leave it alone
-            put.update({node.intent: packed.seal(node.intent, self.secret).frames, **listing(node.intent, kept.blobs)})
-            parted.update(listed(self.store, node.intent))
+            put[code_key(code)] = self._manifest(code, checkpoint)
+        marks: dict[str, str] = {}  # of this attempt, and of one at the same node that was killed
+        if checkpoint.blobs:
+            marks = {**waiting(self.store, node.key), **waiting(self.store, checkpoint.owner)}
+        removed, unused = list(marks), set(marks.values())
+        expect = self._expect_open()
+        if checkpoint.once:  # a copy, which retention and rollbacks leave alone
+            put.update(
+                {node.intent: packed.seal(node.intent, self.secret).frames, **listing(node.intent, checkpoint.blobs)}
+            )
+            unused.update(listed(self.store, node.intent))
             removed.append(listing_key(node.intent))
-        replaces = kept.damaged or (self._exists(entry.key) if points else kept.seen is not None)
+        replaces = checkpoint.damaged or (self._exists(entry.key) if was_pointer else checkpoint.seen is not None)
         if replaces:
-            parted.update(listed(self.store, entry.key))
+            unused.update(listed(self.store, entry.key))
             removed += [listing_key(entry.key), *self._chunks_of(node.key), *self._chunks_of(entry.key)]
             put[changed(self.owner)] = stamp()
-        if not kept.damaged:
-            expect[node.key] = kept.seen
+        if not checkpoint.damaged:
+            expect[node.key] = checkpoint.seen
         event = StepCompleted(
             **fields,
             raw_bytes=entry.raw_bytes,
             stored_bytes=entry.stored_bytes,
             entry=entry.key,
-            replaces=replaces or points or node.key in self._lost,
+            replaces=replaces or was_pointer or node.key in self._lost,
         )
         removed = [key for key in removed if key not in put]
         self._touched.update(put, removed)
-        if not self.store.commit(
-            put=put, append=self._appended([event]), delete=removed, expect=expect, under=kept.hold
-        ):
+        append = self._appended([event])
+        if not self.store.commit(put=put, append=append, delete=removed, expect=expect, under=checkpoint.hold):
             other = self._elsewhere()
             if other is not None:
                 moved = other.node(node.step, node.arguments, node.code)
-                kept.seen, kept.damaged, kept.hold = other.store.get(moved.key), False, None
-                return other.write(moved, packed, kept, fields)
+                checkpoint.seen, checkpoint.damaged, checkpoint.hold = other.store.get(moved.key), False, None
+                return other.write(moved, packed, checkpoint, fields)
             self._forget_cached(put)
             return None
         self._known_code.add(code)
         self._cache_written(put, removed)
-        release(self.store, parted.difference(kept.blobs))
+        release(self.store, unused.difference(checkpoint.blobs))
         return event
 
-    def _open(self) -> dict[str, Bytes | None]:
-        """What a commit expects that writes under the run's prefix."""
+    def _expect_open(self) -> dict[str, Bytes | None]:
+        """What a commit under the run's prefix expects: that the prefix is not closed."""
         return {closed(self.prefix): None} if self._moved is not None else {}
 
     def _elsewhere(self) -> RunEntries | None:
-        """Where the run goes on if its prefix was closed; None if it was not."""
+        """The entries under the run's new prefix, if this one was closed; None if it was not."""
         if self._moved is None or self.store.get(closed(self.prefix)) is None:
             return None
         return self._moved(self.prefix)
 
-    def _manifest(self, code: str, kept: CheckpointData) -> Frames:
-        parts = {name: [p.digest, p.where, p.shown, p.source] for name, p in kept.code.items()}
-        fields = {"parts": parts, "packages": dict(kept.packages)}
-        return seal([json.dumps(fields).encode()], f"code/{code}", self.secret)
+    def _manifest(self, code: str, checkpoint: CheckpointData) -> Frames:
+        """The entry that lists the parts of a code digest."""
+        parts = {name: [p.digest, p.where, p.shown, p.source] for name, p in checkpoint.code.items()}
+        fields = {"parts": parts, "packages": dict(checkpoint.packages)}
+        return seal([json.dumps(fields).encode()], code_key(code), self.secret)
 
-    def _about(self, node: Node, data: Bytes | None) -> Mapping[str, Any]:
-        """What the node's own entry says of its checkpoints, as it was before this one."""
+    def _meta_before(self, node: Node, data: Bytes | None) -> Mapping[str, Any]:
+        """The metadata of the node's own entry before this checkpoint; `data` is that entry."""
         if data is not None:
             try:
                 entry = Decoded(data, key=node.key, secret=self.secret)
@@ -405,52 +427,55 @@ class RunEntries:
                 pass  # it is about to be replaced
         return dict[str, Any]()
 
-    def _pointer(self, node: Node, kept: CheckpointData, known: Mapping[str, Any]) -> Frames:
-        readings: list[list[str]] = known.get("readings", [])
-        if sorted(kept.reads) not in readings:
-            readings = [*readings, sorted(kept.reads)]
-        meta: dict[str, Any] = {name: kept.meta[name] for name in ("arguments", "shown", "data") if name in kept.meta}
-        meta.update(readings=readings, reads=dict(kept.reads))
+    def _pointer(self, node: Node, checkpoint: CheckpointData, before: Mapping[str, Any]) -> Frames:
+        """The node's own entry, if the checkpoint is stored under a variant key. `before` is its metadata so far."""
+        readings: list[list[str]] = before.get("readings", [])
+        if sorted(checkpoint.reads) not in readings:
+            readings = [*readings, sorted(checkpoint.reads)]
+        shared = ("arguments", "shown", "data")
+        meta: dict[str, Any] = {name: checkpoint.meta[name] for name in shared if name in checkpoint.meta}
+        meta.update(readings=readings, reads=dict(checkpoint.reads))
         return encode(None, meta, key=node.key, secret=self.secret).frames
 
     def _exists(self, key: str) -> bool:
         return key in self.store.get_many([key], most=0)
 
-    def _trusted(self, key: str) -> Decoded | None:
+    def _read_if_sound(self, key: str) -> Decoded | None:
         try:
             return self.read(key)
         except IntegrityError:
-            return None  # it is about to be replaced or removed
+            return None
 
     def forget(self, node: Node) -> bool:
-        """Remove the node's checkpoint; whether there was one. A tombstone stays, which says that it was forgotten.
+        """Remove the node's checkpoint and leave a tombstone. Returns whether there was a checkpoint.
 
-        No copy of it stays: what was adopted for it goes as well, and what a rollback has put aside, unless a fork needs that.
+        No copy stays: checkpoints adopted for the node are removed as well, and those under prefixes that a rollback has
+        replaced, unless a fork may need them.
         """
-        expect = {**self._open(), ALIASES: self.store.get(ALIASES)}  # no fork is made meanwhile
-        counted = list(filter(self._has, self._known(node)))
-        put_aside = self._put_aside(node)
-        nodes = list(dict.fromkeys([node.key, *counted, *filter(self._has, put_aside or ())]))
-        if nodes == [node.key] and not counted:
+        expect = {**self._expect_open(), ALIASES: self.store.get(ALIASES)}  # no fork is made meanwhile
+        valid = list(filter(self._has_checkpoint, self._known(node)))
+        replaced = self._under_replaced_prefixes(node)
+        nodes = list(dict.fromkeys([node.key, *valid, *filter(self._has_checkpoint, replaced or ())]))
+        if nodes == [node.key] and not valid:
             return False
         variants = [key for each in nodes for key, _ in self.store.scan(f"{each}@", most=0)]
         entries = [*nodes, *variants]
         removed = [*variants, *map(listing_key, entries), *(c for key in entries for c in self._chunks_of(key))]
-        parted = {blob for entry in entries for blob in listed(self.store, entry)}
+        unused = {blob for entry in entries for blob in listed(self.store, entry)}
         put: dict[str, Frames] = {key: tombstone(key, self.secret, FORGOTTEN) for key in nodes}
         put.update({changed(self.owner): stamp(), REMOVED: stamp()})
         self._touched.update(put, removed)
-        event = StepForgotten(**node.about(), entry=node.key, everywhere=put_aside is not None)
+        event = StepForgotten(**node.about(), entry=node.key, everywhere=replaced is not None)
         if not self.store.commit(delete=removed, put=put, append=self._appended([event]), expect=expect):
             other = self._elsewhere() or self
             return other.forget(other.node(node.step, node.arguments, node.code))
-        release(self.store, parted)
+        release(self.store, unused)
         self._cache_written(put, removed)
-        return bool(counted)
+        return bool(valid)
 
-    def _put_aside(self, node: Node) -> list[str] | None:
-        """Where the node's entry may stand under prefixes that rollbacks of the run have replaced. None: forks may need it."""
-        if self._log is None or next(self.store.scan(f"forks/{self.owner}/", limit=1, most=0), None) is not None:
+    def _under_replaced_prefixes(self, node: Node) -> list[str] | None:
+        """The keys of the node under prefixes that rollbacks of the run have replaced. None if forks may need the entries."""
+        if self._log is None or next(self.store.scan(fork_marks_of(self.owner), limit=1, most=0), None) is not None:
             return None
         keys: list[str] = []
         after = ""
@@ -461,45 +486,45 @@ class RunEntries:
                 keys.append(prefix + node.key[len(self.prefix) :])
         return keys
 
-    def _has(self, key: str) -> bool:
-        """Whether an entry is there, sound or not, that is no tombstone."""
+    def _has_checkpoint(self, key: str) -> bool:
+        """Whether there is an entry, even a damaged one, other than a tombstone."""
         try:
             entry = self.read(key)
         except IntegrityError:
             return True
         return entry is not None and not entry.is_tombstone
 
-    # -- the items of generators, kept in chunks
+    # -- the items of generators, stored in chunks
 
     def new_items(self) -> str:
-        """The beginning of the keys of one generator's chunks."""
+        """A new prefix for the keys of one generator's chunks."""
         return f"{items_of(self.owner)}{os.urandom(8).hex()}/"
 
     def encode_chunk(self, items: str, number: int, pickled: list[bytes], roots: list[Any]) -> Encoded:
-        """Some items of a generator, each pickled already, and the roots that each names objects under."""
+        """Encode some items of a generator, each pickled already. `roots`: the caller's objects that each item refers to."""
         return encode(pickled, {"roots": roots} if any(roots) else {}, key=f"{items}{number:08x}", secret=self.secret)
 
     def chunk(self, entry: Decoded, number: int) -> Decoded:
-        """One chunk of the items that belong to an entry."""
+        """One chunk of the items of an entry."""
         key = entry.chunks[number]
-        found = self.read(key)
-        if found is None:
+        chunk = self.read(key)
+        if chunk is None:
             raise IntegrityError(f"entry {key} is gone")
-        return found
+        return chunk
 
     def _chunks_of(self, key: str) -> list[str]:
-        """The keys of the items of an entry of the run's own; what an alias stands for has others."""
+        """The keys of the chunks of an entry; none for an alias, whose target's chunks belong to the target."""
         try:
             entry = self._read(key)
         except IntegrityError:
             entry = None
         return entry.chunks if entry is not None and entry.key == key else []
 
-    # -- intents and snapshots
+    # -- snapshots and intents
 
     def find_loops(self, name: str) -> list[str]:
-        """The keys of the snapshots of a loop."""
-        return [key for key, _ in self.store.scan(f"{self.prefix}$/{quoted(name)}/", most=0)]
+        """The keys of a loop's snapshots."""
+        return [key for key, _ in self.store.scan(loop_snapshots_of(self.prefix, name), most=0)]
 
     def write_loop(
         self,
@@ -511,43 +536,43 @@ class RunEntries:
         event: SnapshotSaved,
         replaces: Collection[str],
     ) -> tuple[str, int]:
-        """A loop's snapshot, in place of some of the earlier ones; its key, and how many bytes it has."""
-        key = f"{self.prefix}$/{quoted(name)}/{kind}"
+        """Write a loop's snapshot in place of earlier ones. Returns its key and its size in bytes, uncompressed."""
+        key = loop_snapshots_of(self.prefix, name) + kind
         entry = encode(value, meta, key=key, secret=self.secret, name=roots)
         append = self._appended([replace(event, entry=key)])
         gone = [other for other in replaces if other != key]
         self._forget_cached([key, *gone])
-        if self.store.commit(put={key: entry.frames}, append=append, delete=gone, expect=self._open()):
+        if self.store.commit(put={key: entry.frames}, append=append, delete=gone, expect=self._expect_open()):
             return key, entry.raw_bytes
         other = self._elsewhere() or self
-        there = [other.prefix + key[len(self.prefix) :] for key in replaces]
-        return other.write_loop(name, kind, value, meta, roots, event, there)
+        moved = [other.prefix + key[len(self.prefix) :] for key in replaces]
+        return other.write_loop(name, kind, value, meta, roots, event, moved)
 
     def encode_snapshot(self, content: str, value: object) -> Encoded:
-        """The run's state and generators, under the digest of their content."""
+        """Encode a snapshot of the run's state and generators; `content` is its digest."""
         return encode(value, {}, key=f"{state_of(self.owner)}{content}", secret=self.secret)
 
     def encode_opening(self, states: Mapping[str, Any]) -> Encoded:
-        """The unseeded generators, as they were when the first scope of the run opened."""
+        """Encode the unseeded generators, as they were when the run's first scope opened."""
         return encode(dict(states), {}, key=f"{state_of(self.owner)}opening", secret=self.secret)
 
     def opening(self) -> dict[str, Any] | None:
-        """What that was."""
-        entry = self._trusted(f"{state_of(self.owner)}opening")
+        """The unseeded generators when the run's first scope opened, if they are stored."""
+        entry = self._read_if_sound(f"{state_of(self.owner)}opening")
         return None if entry is None else entry.load()
 
     def intents(self) -> Iterator[tuple[str, Decoded]]:
-        """What steps with effect="once" have begun, and what came of it."""
+        """The intents of effect="once" steps, and the records that they were performed."""
         for key, data in self.store.scan(intents_of(self.owner)):
             if data is not None:
                 yield key, Decoded(data, key=key, secret=self.secret)
 
     def write_snapshot(self, entry: Encoded | None, event: Event) -> None:
-        """The event that names a snapshot, and the snapshot itself unless it is kept already."""
+        """Write an event that names a snapshot and, unless it is stored already, the snapshot."""
         self.store.commit(put={entry.key: entry.frames} if entry else {}, append=self._appended([event]))
 
     def put(self, key: str, value: object, meta: Mapping[str, Any], *, time: float) -> None:
-        """Write one entry of the run's own, durable when this returns."""
+        """Write one entry. It is durable when this returns."""
         entry = encode(value, meta, key=key, secret=self.secret, time=time)
         self._forget_cached([key])
         self.store.commit(put={key: entry.frames})
@@ -568,35 +593,33 @@ class RunEntries:
         if self._log is not None:
             self.store.commit(append=self._appended(events))
 
-    def events(self, since: int = 0) -> Iterator[Event]:
-        """The run's events in order, those after number `since`."""
-        return iter(()) if self._log is None else read_log(self.store, self._log, since)
+    # -- what a node is compared with, to explain why it runs
 
     def others(self, node: Node) -> Iterator[tuple[Node, Decoded]]:
-        """Other checkpoints of the node's step: first those of the same arguments. A handful, from memory."""
+        """A few other checkpoints of the node's step from the cache, first those with the same arguments."""
         step = f"{self.prefix}{quoted(node.step)}/"
         self._fetch(self._prefix(step))
-        alike, some = self._nodes_of(step)
-        for key in (*alike.get(node.arguments, ())[:_NEAREST], *some):
-            entry = self._trusted(key) if key != node.key else None
+        by_arguments, some = self._nodes_of(step)
+        for key in (*by_arguments.get(node.arguments, ())[:_NEAREST], *some):
+            entry = self._read_if_sound(key) if key != node.key else None
             if entry is not None and not entry.is_tombstone:
                 yield self.node(node.step, *key[len(step) :].split(".", 1)), entry
 
     def _nodes_of(self, step: str) -> tuple[dict[str, list[str]], list[str]]:
-        """The nodes of a step that were there when one was first missed: by arguments, and some of them."""
+        """The nodes of a step at the time of its first miss: their keys by arguments, and some of the keys."""
         if step not in self._by_step:
             keys = [key for key in list(self._cache) if key.startswith(step) and "@" not in key]
-            alike: dict[str, list[str]] = {}
+            by_arguments: dict[str, list[str]] = {}
             for key in keys:
-                alike.setdefault(key[len(step) :].partition(".")[0], []).append(key)
-            self._by_step[step] = alike, keys[:_NEAREST]
+                by_arguments.setdefault(key[len(step) :].partition(".")[0], []).append(key)
+            self._by_step[step] = by_arguments, keys[:_NEAREST]
         return self._by_step[step]
 
     def code_parts_of(self, code: str) -> tuple[dict[str, Part], dict[str, str]]:
-        """What the code behind a digest consisted of, and the packages then; empty if that is not known any more."""
+        """The parts of the code behind a digest, and the versions of the packages it used; empty if they are unknown."""
         code = code_of(code)
         if code not in self._codes:
-            key, fields = f"code/{code}", dict[str, Any]()
+            key, fields = code_key(code), dict[str, Any]()
             try:
                 data = self.store.get(key)
                 if data is not None:

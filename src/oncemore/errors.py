@@ -1,21 +1,21 @@
 """Everything that oncemore raises or warns about.
 
     OncemoreError
-     ├── UsageError (ValueError)           an option, a run id or a URL that cannot be right
-     ├── FingerprintError (TypeError)      a value without a stable identity
+     ├── UsageError (ValueError)           an option, a run id or a URL is invalid
+     ├── FingerprintError (TypeError)      a value has no stable identity
      ├── NotRecorded (LookupError)         recall() of a node that has no checkpoint
-     ├── UnknownOutcome                    an effect="once" step was cut off: nobody knows whether its effect took place
+     ├── UnknownOutcome                    an effect="once" step was cut off: its effect may or may not have happened
      ├── OutputMissing (FileNotFoundError) a step did not produce a file that it declares
-     ├── CodecError                        bytes that do not become a value again, or a value that does not become bytes
+     ├── CodecError                        a value cannot be saved, or its bytes cannot be loaded
      └── StoreError (OSError)              the store cannot be read or written
-          ├── StoreUnavailable             the store is busy or out of reach now; later it may not be
+          ├── StoreUnavailable             the store is busy or unreachable; trying again later may help
           ├── StoreDamaged                 the store as a whole is unreadable
-          ├── HoldLost                     a commit depended on holding a key that this process does not hold any more
-          └── IntegrityError               one entry is not what was written there
+          ├── HoldLost                     a commit was made under a hold that this process has lost
+          └── IntegrityError               an entry is not what was written there
 
-    CheckpointWarning (UserWarning)        something was not kept, or not reused, and why
+    CheckpointWarning (UserWarning)        something was not saved, or not reused, and why
 
-What a user's own function raises is never wrapped: it passes through untouched.
+An exception from the user's own function is never wrapped: it passes through unchanged.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class OncemoreError(Exception):
-    """The root of the tree."""
+    """The base class of all errors that oncemore raises."""
 
 
 class UsageError(OncemoreError, ValueError):
-    """An option, a run id or a URL that cannot be right."""
+    """An option, a run id or a URL is invalid."""
 
 
 class FingerprintError(OncemoreError, TypeError):
-    """A value that has no stable identity, so that no checkpoint can be found for it.
+    """A value has no stable identity, so a checkpoint that depends on it could never be found again.
 
-    `part` names what was being identified ("argument `rows`", "global `etl.client`"), `path` leads from there to the
-    value ("[3].lock"), `kind` is the value's type.
+    `part` is what was being identified ("argument `rows`", "global `etl.client`"), `path` leads from there to the value
+    ("[3].lock"), and `kind` is the value's type.
     """
 
     def __init__(self, kind: str, path: str = "", part: str = "", step: str = "") -> None:
@@ -65,39 +65,40 @@ class FingerprintError(OncemoreError, TypeError):
 
     def _advice(self) -> str:
         name = self.part.partition("`")[2].rstrip("`").rpartition(".")[2] or "name"
-        taken_from = self.kind.endswith(("generator", "iterator")) or self.kind in _ITERATORS
+        is_iterator = self.kind.endswith(("generator", "iterator")) or self.kind in _ITERATORS
         if self.part.startswith(("global", "default", "closure", "class", "helper", "code", "wrapped")):
-            if taken_from:
-                return "Take from it outside the step and pass what you took as an argument, or make it a list"
+            if is_iterator:
+                return "Take items from it outside the step and pass them as an argument, or make it a list"
             return f'Pass it as an argument with ignore=["{name}"]{self._register()}'
         if self.part == "key":
-            return "Let key=... return something that has one"
+            return "Let key=... return a value that has one"
         instead = ""
         if self.kind.startswith("_io."):
-            instead = "Pass the file's path instead; or l"
-        elif taken_from:
-            instead = "Pass a list instead; or l"
-        return (
-            f'{instead or "L"}eave it out with ignore=["{name}"], or say what identifies it with '
+            instead = "Pass the file's path instead; or "
+        elif is_iterator:
+            instead = "Pass a list instead; or "
+        advice = (
+            f'{instead}exclude it with ignore=["{name}"], or define what identifies it with '
             f'key={{"{name}": lambda {name}: ...}}{self._register()}'
         )
+        return advice[0].upper() + advice[1:]
 
     def _register(self) -> str:
-        """A type that can be named in a program can be taught."""
+        """The advice to register the type, if a program can name it."""
         module, _, name = self.kind.rpartition(".")
         if not isinstance(getattr(sys.modules.get(module), name, None), type):
             return ""
-        return f", or teach the type with oncemore.register_identity({self.kind}, ...)"
+        return f", or give the type an identity with oncemore.register_identity({self.kind}, ...)"
 
 
 class NotRecorded(OncemoreError, LookupError):
-    """`recall()` was asked for a node that has no checkpoint."""
+    """`recall()` was called for a node that has no checkpoint."""
 
 
 class UnknownOutcome(OncemoreError):
-    """A step with effect="once" was cut off between its start and its checkpoint. `node` and `key` name it.
+    """A step with effect="once" was cut off between its start and its checkpoint. `node` and `key` identify it.
 
-    Or it was edited in such a way that nobody can tell whether this call was performed already; then `doubt` says why.
+    Or the step was edited in such a way that this call may be one that was performed before; then `doubt` says why.
     """
 
     def __init__(self, node: str, key: str, when: str, doubt: str = "") -> None:
@@ -110,35 +111,35 @@ class UnknownOutcome(OncemoreError):
     def __str__(self) -> str:
         if self.doubt:
             return (
-                f"{self.node} may have been performed already: {self.doubt}. If this is the same call, say "
-                f"run.resolve({self.key!r}, happened=True), and the recorded result counts; "
-                f"if it is another, run.resolve({self.key!r}, happened=False) lets it run"
+                f"{self.node} may have been performed already: {self.doubt}. If this is the same call, use its recorded "
+                f"result with run.resolve({self.key!r}, happened=True); if it is another, let it run with "
+                f"run.resolve({self.key!r}, happened=False)"
             )
         return (
-            f"{self.node} was begun at {self.when} and never completed: its effect may or may not have taken place "
-            f"(idempotency key {self.key}). Find out, then say run.resolve({self.key!r}, happened=True, result=...), "
+            f"{self.node} started at {self.when} and never completed: its effect may or may not have happened "
+            f"(idempotency key {self.key}). Find out, then call run.resolve({self.key!r}, happened=True, result=...), "
             f"or run.resolve({self.key!r}, happened=False) to let it run"
         )
 
 
 class OutputMissing(OncemoreError, FileNotFoundError):
-    """A step returned without having produced a file that it declares with `outputs=`."""
+    """A step returned without producing a file that it declares with `outputs=`."""
 
 
 class CodecError(OncemoreError):
-    """Bytes that do not become a value again, or a value that does not become bytes."""
+    """A value cannot be saved, or its stored bytes cannot be loaded."""
 
 
 class StoreError(OncemoreError, OSError):
-    """The store cannot be read or written; the message names it and the remedy."""
+    """The store cannot be read or written. The message names the store and the remedy."""
 
 
 class StoreUnavailable(StoreError):
-    """The store is busy or cannot be reached now; trying again later may help."""
+    """The store is busy or unreachable. Trying again later may help."""
 
 
 class HoldLost(StoreError):
-    """A commit was made under a hold that is gone. Nothing was written: whoever holds the key now may know better."""
+    """A commit was made under a hold that this process has lost. Nothing was written."""
 
 
 class StoreDamaged(StoreError):
@@ -146,23 +147,23 @@ class StoreDamaged(StoreError):
 
 
 class IntegrityError(StoreError):
-    """One entry is not what was written there: altered, cut short, moved or planted."""
+    """An entry is not what was written there: it was altered, truncated, moved or forged."""
 
 
 class CheckpointWarning(UserWarning):
-    """Something was not kept, or not reused; the message says what and why."""
+    """Something was not saved, or not reused. The message says what and why."""
 
 
 logger = logging.getLogger("oncemore")
 
 
-def log(message: str, *given: object) -> None:
-    """Tell something in passing."""
-    logger.info(message, *given)
+def log(message: str, *args: object) -> None:
+    """Log something that users rarely need to know."""
+    logger.info(message, *args)
 
 
 def warn(message: str) -> None:
-    """Warn at the line of the user's code that led here."""
+    """Issue a warning that points to the line of the user's code that led here."""
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back
@@ -170,18 +171,18 @@ def warn(message: str) -> None:
 
 
 def trimmed(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback of an exception, without the frames of ours that lead to the user's function.
+    """The traceback without oncemore's frames that lead to the user's function.
 
-    An exception that comes from our own code keeps them all: there is nothing else to show where it comes from.
+    If the exception comes from oncemore itself, all frames stay.
     """
     rest = traceback
     while rest is not None and rest.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         rest = rest.tb_next
-    return traceback if rest is None else rest
+    return rest or traceback
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether a stream leads to a terminal; a missing, closed or odd one does not."""
+    """Whether a stream is a terminal. False for one that is missing, closed or has no `isatty`."""
     try:
         return bool(stream.isatty())
     except (AttributeError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Facts about a run, in order. One frozen class per fact; everything else is folded from them."""
+"""What happened in a run, in order: one frozen class per kind of event. All other views of a run are derived from them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from typing import Any, ClassVar
 
 from .modules import loaded
 
-on_behalf_of: ContextVar[str] = ContextVar("oncemore_helped", default="")  # the lane that a helping thread works for
-
+on_behalf_of: ContextVar[str] = ContextVar("oncemore_helped", default="")  # the lane of the caller, in a helper thread
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def to_json(fields: dict[str, Any]) -> bytes:
-    """Facts and metadata as they are stored."""
+    """The stored form of events and metadata."""
     return _encode(fields).encode()
 
 
 def lane() -> str:
-    """Where in the program something happens: process, and the thread or task if not the main one."""
+    """Where in the program an event happens: the process, and the thread or task unless it is the main thread."""
     if on_behalf_of.get():
         return on_behalf_of.get()
     name = threading.current_thread().name
-    asyncio = loaded("asyncio")  # a program that has not loaded it has no tasks
+    asyncio = loaded("asyncio")  # a program that has not imported it has no tasks
     try:
         task = asyncio.current_task() if asyncio else None
     except RuntimeError:  # no event loop runs in this thread
@@ -41,10 +40,10 @@ def lane() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """A fact. `seq` is its number in the run's log, 0 until it has been written; `time` is in seconds since 1970, UTC."""
+    """Something that happened. `seq` is its number in the run's log, 0 until it is written; `time` is in seconds since 1970."""
 
     kinds: ClassVar[dict[str, type[Event]]] = {}
-    rare: ClassVar[frozenset[str]] = frozenset()  # fields that are stored only if they say something
+    rare: ClassVar[frozenset[str]] = frozenset()  # fields that are stored only if they are not empty
 
     time: float = field(default_factory=time.time)
     lane: str = field(default_factory=lane)
@@ -54,7 +53,7 @@ class Event:
         Event.kinds[cls.__name__] = cls
 
     def to_json(self) -> bytes:
-        """The stored form. `seq` is not in it: the place in the log says it."""
+        """The stored form, without `seq`, which is in the key."""
         fields = {"event": type(self).__name__, **vars(self)}
         for name in (*self.rare, "seq"):
             if name == "seq" or not fields[name]:
@@ -63,17 +62,16 @@ class Event:
 
     @staticmethod
     def from_json(data: bytes, seq: int) -> Event:
-        """Read a stored event. Fields that this version does not know are left out; unknown kinds are plain events."""
+        """Read a stored event. Fields unknown to this version are dropped; an event of an unknown kind becomes a plain `Event`."""
         fields: dict[str, Any] = json.loads(data)
         kind = Event.kinds.get(fields.pop("event"), Event)
-        known = _names(kind.__name__)
+        known = _field_names(kind)
         return kind(**{name: value for name, value in fields.items() if name in known}, seq=seq)
 
 
 @cache
-def _names(kind: str) -> frozenset[str]:
-    """The names of the fields of that kind of event."""
-    return frozenset(each.name for each in fields(Event.kinds.get(kind, Event)))
+def _field_names(kind: type[Event]) -> frozenset[str]:
+    return frozenset(each.name for each in fields(kind))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,29 +83,29 @@ class RunStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunResumed(Event):
-    """A scope opened a run that existed already."""
+    """A scope opened an existing run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFinished(Event):
-    """The scope was left at its end."""
+    """The scope ended normally."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFailed(Event):
-    """The scope was left by an exception."""
+    """An exception left the scope."""
 
     error: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunInterrupted(Event):
-    """The scope was left by Ctrl-C, exit or cancellation."""
+    """Ctrl-C, exit or cancellation left the scope."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepEvent(Event):
-    """About one node of a step. `fingerprint` is the node's identity: the digests of its arguments and of its code."""
+    """An event about one node of a step. `fingerprint` consists of the digests of its arguments and its code."""
 
     step: str
     node: str
@@ -116,16 +114,16 @@ class StepEvent(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StepStarted(StepEvent):
-    """A step has begun. Written only for steps that take a while: a short one's start is in its end."""
+    """A step has started. Written only for steps that take a while; of a short one, only its end is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepCompleted(StepEvent):
-    """A step ran to its end and its checkpoint was written in the same transaction.
+    """A step completed. Written in the same transaction as its checkpoint.
 
-    `changes` and `compared_with` say in full what `reason` says in a line. `entry` is the checkpoint's key in the store,
-    `snapshot` that of the run's state after it, or `behind` steps earlier. `replaces` says that the node has had a
-    checkpoint before.
+    `reason` is one line; `changes` has the details, and `compared_with` is the key of the checkpoint they refer to. `entry`
+    is the key of the new checkpoint, `snapshot` that of the run's state after the step, or of the state `behind` steps
+    earlier. `replaces`: the node had a checkpoint before.
     """
 
     rare = frozenset({"behind", "changes", "compared_with", "replaces"})
@@ -144,7 +142,7 @@ class StepCompleted(StepEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class StepFailed(StepEvent):
-    """A step raised; it runs again next time."""
+    """A step raised an exception; it runs again next time."""
 
     rare = frozenset({"changes", "compared_with"})
 
@@ -158,7 +156,7 @@ class StepFailed(StepEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class StepNotKept(StepEvent):
-    """A step ran to its end, and its result could not be kept: `reason` says why."""
+    """A step completed, but its result could not be saved: `reason` says why."""
 
     rare = frozenset({"changes", "compared_with"})
 
@@ -170,9 +168,9 @@ class StepNotKept(StepEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class StepForgotten(StepEvent):
-    """The checkpoint of a node was removed because somebody asked for it.
+    """The checkpoint of a node was removed at the user's request.
 
-    `everywhere`: so was what rollbacks had put aside of it. Undoing them does not bring it back.
+    `everywhere`: also from what rollbacks can bring back, so that undoing one does not restore it.
     """
 
     rare = frozenset({"everywhere"})
@@ -183,7 +181,7 @@ class StepForgotten(StepEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class StepAdopted(Event):
-    """Checkpoints made by an earlier code of a step count for the present one: `compared` nodes were run again and were equal."""
+    """Checkpoints of a step's code `before` are valid for the code `after`: `compared` nodes ran again with equal results."""
 
     step: str
     before: str
@@ -193,7 +191,7 @@ class StepAdopted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StepReused(Event):
-    """How often a step was skipped in one scope; written once, when the scope ends."""
+    """How often a step was skipped in a scope. Written when the scope ends."""
 
     step: str
     times: int
@@ -202,7 +200,7 @@ class StepReused(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotSaved(Event):
-    """A loop kept the run's state and generators; `seen` items are behind it."""
+    """A loop saved a snapshot of the run's state and generators, after `seen` items."""
 
     loop: str
     seen: int
@@ -211,14 +209,14 @@ class SnapshotSaved(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StateSaved(Event):
-    """The run's state was kept when the scope ended, because its last step has none. `snapshot` is the key of what is kept."""
+    """The run's state was saved at the end of the scope, because the last step has no snapshot. `snapshot` is its key."""
 
     snapshot: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSaved(StateSaved):
-    """The script kept the run's state under a name. `state` is the digest of the state."""
+    """The script saved the run's state under a name. `state` is its digest."""
 
     name: str
     next_node: str | None
@@ -229,7 +227,7 @@ class CheckpointSaved(StateSaved):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointPinned(Event):
-    """A checkpoint is (`pinned`) or is no longer kept by the policy `pinned`. `log` is the forebear's that a fork has it from."""
+    """A checkpoint was pinned or unpinned. `log`: in a fork, the log of the run that it inherits the checkpoint from."""
 
     rare = frozenset({"log"})
 
@@ -240,14 +238,14 @@ class CheckpointPinned(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointsPruned(Event):
-    """These checkpoints, named by the numbers of their events, were removed by a retention policy."""
+    """A retention policy removed checkpoints, given by the numbers of their events."""
 
     checkpoints: list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolledBack(Event):
-    """What came after event `to` does not count any more. `log` is that of the event, if it is a forebear's."""
+    """Everything after event `to` became invalid. `log`: in a fork, the log of the run that it inherits the event from."""
 
     rare = frozenset({"log"})
 
@@ -257,15 +255,15 @@ class RolledBack(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RollbackUndone(Event):
-    """The last rollback was taken back: what it had put aside counts again, what came since does not."""
+    """The last rollback was undone: what it had made invalid is valid again, what came after it is not."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forked(Event):
-    """This run began as a copy of `parent` up to its event `at`.
+    """This run started as a copy of `parent` up to the parent's event `at`.
 
-    `log` is the parent's and `until` its last event then: it may have forgotten since what it had at `at`. `within` is the log
-    that `at` counts in, if that is a forebear's of the parent.
+    `log` is the parent's log, and `until` the number of its last event at the time of the fork: what it forgets later, the
+    fork still has. `within` is the log that `at` is a number in, if the parent is a fork itself and inherited that event.
     """
 
     rare = frozenset({"log", "until", "within"})
@@ -279,13 +277,13 @@ class Forked(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class RunRenamed(Event):
-    """The run has another id now."""
+    """The run was renamed. `before` is its previous id."""
 
     before: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunImported(Event):
-    """The run came out of an archive. The results of these checkpoints, named by the numbers of their events, did not."""
+    """The run was imported from an archive, `without` the results of some checkpoints, given by the numbers of their events."""
 
     without: list[int] = field(default_factory=list[int])

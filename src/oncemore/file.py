@@ -1,4 +1,4 @@
-"""A file as a value: as an argument or in a result, it counts by its content."""
+"""Files as values, in the arguments or the result of a step: identified and stored by content."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PathLike = Union[str, "os.PathLike[str]"]
 
 
 class File:
-    """A file that counts by its content, as an argument or as (part of) a result of a step.
+    """A file as an argument of a step, or as (part of) its result.
 
-    As an argument, it is identified by its content, wherever it lies; what the step does to the file is done again when
-    the step is skipped. As a result, its content is kept, and a skipped step puts the file back at its path.
+    As an argument, the file is identified by its content, whatever its path. If the step changes the file, skipping the step
+    makes the same change. As a result, the file's content is saved, and skipping the step restores the file at its path.
 
     >>> import pathlib, tempfile
     >>> from oncemore import File
@@ -33,7 +33,7 @@ class File:
 
     def __init__(self, path: PathLike) -> None:
         self._path = os.fspath(path)
-        self._source: tuple[Blobs, StoredFile] | None = None  # where its content is if it was not put back
+        self._source: tuple[Blobs, StoredFile] | None = None  # its stored content, if the file was not put back
 
     @property
     def path(self) -> Path:
@@ -55,9 +55,9 @@ class File:
         """The content, open for reading."""
         if self._source is None:
             return open(self._path, "rb")
-        blobs, kept = self._source
+        blobs, stored = self._source
         file = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115
-        file.writelines(blobs.read(kept))
+        file.writelines(blobs.read(stored))
         file.seek(0)
         return file
 
@@ -72,7 +72,7 @@ class File:
         if self._source is not None:
             return self._source[1].digest
         if in_store(self._path):
-            raise UsageError(f"{self!r} is a file of a store: pass another file, or copy what you need of it")
+            raise UsageError(f"{self!r} is a file of a store: pass another file, or a copy of it")
         try:
             return content_digest(self._path)
         except FileNotFoundError:
@@ -80,42 +80,42 @@ class File:
 
     def __reduce__(self) -> Any:
         now = active.get()
-        if now is None:  # no checkpoint: to another process on this machine, the path is the file
+        if now is None:  # not for a checkpoint, but for another process on this machine
             return File, (self._path,)
         if in_store(self._path):
-            raise CodecError(f"{self!r} is a file of a store: return another file, or copy what you need of it")
+            raise CodecError(f"{self!r} is a file of a store: return another file, or a copy of it")
         with self.open() as file:
             return _recalled, (self._path, keep_now(now, file))
 
 
-def _recalled(path: str, kept: StoredFile) -> File:
-    """A result again, at its path if that can be; a damaged chunk is an error, so that the step runs again.
+def _recalled(path: str, stored: StoredFile) -> File:
+    """Load a file of a result and restore it at its path, if possible. A damaged chunk raises, so that the step runs again.
 
-    Who only looks at the past (`Checkpoint.result`) gets the content, and the file at the path stays as it is.
+    If the checkpoint is only inspected (`Checkpoint.result`), the file at the path stays unchanged.
     """
     file, blobs, now = File(path), source(), active.get()
     if now is not None and now.reading:
-        file._source = blobs, kept
+        file._source = blobs, stored
         return file
     try:
-        put_back(os.path.abspath(path), kept, blobs)
+        put_back(os.path.abspath(path), stored, blobs)
     except StoreError:
         raise
     except OSError as error:
-        warn(f"{path} cannot be put back ({error}); its content is there in File.open() and File.read_bytes()")
-        file._source = blobs, kept
+        warn(f"{path} cannot be put back ({error}); read its content with File.open() or File.read_bytes()")
+        file._source = blobs, stored
     return file
 
 
 class FileChange:
-    """What a step did to a file that it got as an argument; on its way through a checkpoint it becomes content."""
+    """What a step did to a file that is one of its arguments. Pickling it for a checkpoint stores the file's content."""
 
     def __init__(self, file: File, done: tuple[Blobs, StoredFile | None] | None = None) -> None:
         self._file, self._done = file, done
 
     def __reduce__(self) -> Any:
         now = active.get()
-        if now is None:  # a copy in memory, to undo what a failed step did to objects: files stay as it left them
+        if now is None:  # a copy in memory to undo the changes of a failed step, which leaves files alone
             return FileChange, (self._file,)
         try:
             with open(self._file, "rb") as file:
@@ -124,20 +124,20 @@ class FileChange:
             return _changed, (None,)
 
     def __checkpoint_identity__(self) -> object:
-        """Two changes are the same if they leave the same content."""
-        kept = self._done[1] if self._done is not None else None
-        return None if kept is None else kept.digest
+        """Two changes are equal if they leave the same content."""
+        stored = self._done[1] if self._done is not None else None
+        return None if stored is None else stored.digest
 
     def make(self, file: File) -> None:
-        """Do the same to the caller's file, wherever that lies."""
+        """Make the same change to the caller's file, whatever its path."""
         if self._done is not None:
-            blobs, kept = self._done
+            blobs, stored = self._done
             path = os.path.abspath(file)
-            remove(path) if kept is None else put_back(path, kept, blobs)
+            remove(path) if stored is None else put_back(path, stored, blobs)
 
 
-def _changed(kept: StoredFile | None) -> FileChange:
+def _changed(stored: StoredFile | None) -> FileChange:
     blobs = source()
-    for _ in () if kept is None else blobs.read(kept):
-        pass  # a damaged chunk has to be found before the step counts as skipped
-    return FileChange(File(os.devnull), (blobs, kept))
+    for _ in () if stored is None else blobs.read(stored):
+        pass  # finds a damaged chunk before the step is skipped
+    return FileChange(File(os.devnull), (blobs, stored))

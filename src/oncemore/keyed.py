@@ -1,8 +1,8 @@
-"""Which key a store was made with, and what becomes of those who come with another one.
+"""Stores that were made with another key.
 
-A key that did not make a store can't verify anything in it. This happens by accident: `sudo`, a container, `cron` and another
-`HOME` each have a key file of their own. Such a key works beside the owner's entries, under a prefix of its own. Nothing of the
-owner's is replaced, removed or set aside, and each key finds everything that it has made.
+A store belongs to the key that it was made with; no other key can verify its entries. Other keys come by accident: `sudo`,
+`cron`, a container or another `HOME` each have a key file of their own. Their entries go under a prefix of their own, so that
+the owner's are never replaced, removed or moved, and each key finds everything that it has written.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from .secret import key_id, key_source, secret
 from .stores import Store
 from .stores.within import Within
 
-OWNER = "key/owner"  # the id of the key that the store was made with. Not signed: others have to read it
-UNKNOWN = "unknown"  # what stands for the id where the mark is missing
-OTHERS = "other/"  # what the keys begin with under which others work
+OWNER = "key/owner"  # holds the id of the key that the store was made with. Not signed, as other keys must read it
+UNKNOWN = "unknown"  # the id, if that entry is missing
+OTHERS = "other/"  # the prefix of entries written with other keys
 
 
 def owner_of(store: Store) -> str:
-    """The id of the key that the store was made with; empty if nobody has written to it yet, or the present key has.
-
-    Where the mark is missing, the first run tells whether it was the present key.
+    """The id of the key that the store was made with. Empty if the store is new, or if it lacks the id but the key in use
+    verifies its first run.
     """
     try:
         owner = bytes(store.get(OWNER) or b"").decode("ascii", "replace")
@@ -31,26 +30,26 @@ def owner_of(store: Store) -> str:
         return owner
     except IntegrityError:
         return UNKNOWN
-    except StoreError:  # who needs an entry will meet it
+    except StoreError:  # the next read raises it
         return ""
 
 
 def claim(store: Store) -> str:
-    """Make it the store of the present key if it is nobody's. The id of the key that it belongs to."""
+    """Make the key in use the owner of a store that has none. Returns the id of the owner."""
     own = key_id()
     owner = owner_of(store)
     if not owner:
         try:
             owner = own if store.commit(put={OWNER: [own.encode()]}, expect={OWNER: None}) else owner_of(store)
         except StoreError:
-            pass  # who is about to write will meet it
+            pass  # the next write raises it
     return owner or own
 
 
 def keyed(store: Store, *, writing: bool, strict: bool = False) -> Store:
-    """The store as the present key finds it: as it is if the key is its own, else what that key has in it.
+    """The store as the key in use sees it: all of it if the key is the owner, otherwise what the key itself has written.
 
-    `writing` makes a new store the present key's. `strict`: IntegrityError with another key.
+    `writing` makes the key in use the owner of a new store. `strict` raises IntegrityError if another key is.
     """
     owner = claim(store) if writing else owner_of(store)
     own = key_id()
@@ -59,15 +58,15 @@ def keyed(store: Store, *, writing: bool, strict: bool = False) -> Store:
     problem = another_key(store, owner)
     if strict:
         raise IntegrityError(problem)
-    warn(f"{problem}. Until then, runs are kept beside them; the others stay as they are")
+    warn(f"{problem}. Until then, new runs are stored separately and the existing ones stay unchanged")
     return Within(store, f"{OTHERS}{own}/")
 
 
 def another_key(store: Store, owner: str) -> str:
-    """What is wrong, and what helps."""
+    """The message for a store that was made with another key."""
     source = key_source()
     return (
-        f"the store {store.url} was made with another key ({owner}). The key in use here ({key_id()}) is from {source.text} "
-        f"and can't verify its runs. If they are yours (sudo, cron, a container?), use the key that they were made with: set HOME "
+        f"the store {store.url} was made with another key ({owner}). The key in use ({key_id()}) is from {source.text} and "
+        f"can't verify its runs. If they are yours (sudo, cron, a container?), use the key that they were made with: set HOME "
         f"or ONCEMORE_KEY as it was then, or copy that key file to {source.file}. `oncemore key` shows which key is in use"
     )

@@ -1,26 +1,22 @@
-"""One call of a step, what is to be kept of it, and which calls are being computed around the current one."""
+"""One call of a step, what is saved of it, and which calls are being computed around the current one."""
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
-
-from blake3 import blake3
 
 from .codec import Encoded, Naming
 from .current import Around
 from .identity import CallIdentity, Part
 from .identity.calls import Variants
+from .keys import idempotency_key_of, intent_key, node_key
 from .overlap import Group
-from .records import in_key
 from .stores import Bytes, Hold
 
-# Why a node runs that has no checkpoint, or none that counts.
+# Why a node runs that has no valid checkpoint.
 NEW = "new node"
 GONE = "the checkpoint is gone from the store"
 FORGOTTEN = "forgotten"
@@ -28,59 +24,15 @@ ROLLED_BACK = "rolled back"
 PRUNED = "removed by a retention policy"
 LEFT_OUT = "not in the file that the run was imported from"
 
-ASKED = ("refreshed", "ONCEMORE_REFRESH")  # why a node runs again though it has a checkpoint: the user asks for it
-
-
-SIGILS = "$^"  # entries under a run's home that are no nodes': names of steps are quoted
-
-
-@lru_cache(10_000)
-def quoted(name: str) -> str:
-    """A name as it stands in keys."""
-    return in_key(name, 500)  # other keys contain this one
-
-
-def place(step: str, arguments: str, code: str) -> str:
-    """Where the entry of a node stands under the home of its run."""
-    return f"{quoted(step)}/{arguments}.{code}"
-
-
-def idempotency_key_of(owner: str, call: str) -> str:
-    return blake3(f"{owner}/{call}".encode()).hexdigest(length=16)
-
-
-# -- what belongs to a run whatever becomes of its nodes. Each gives what the keys begin with
-
-
-def intents_of(owner: str) -> str:
-    """What effect="once" steps have begun, and what came of it."""
-    return f"once/{owner}/"
-
-
-def counters_of(owner: str) -> str:
-    """Where the processes of a scope count identical calls."""
-    return f"calls/{owner}/"
-
-
-def items_of(owner: str) -> str:
-    """The items of generators, in chunks."""
-    return f"items/{owner}/"
-
-
-def state_of(owner: str) -> str:
-    """Snapshots of the state, by content, and the unseeded generators when the run began."""
-    return f"state/{owner}/"
-
-
-def intent_key(owner: str, call: str) -> str:
-    return intents_of(owner) + idempotency_key_of(owner, call)
+ASKED = ("refreshed", "ONCEMORE_REFRESH")  # why a node with a valid checkpoint runs all the same: the user asked for it
 
 
 class Node:
     """One call of a step: the step's name, and the digests of its arguments and of its code.
 
-    `call` is another digest, which does not change with the code: see identity/calls.py. For effect="once" it is known
-    together with what it was made of, and with the earlier call that it may be (`doubt`); others `name` it if it is needed.
+    `call` is another digest of the call, one that survives edits of the code (see identity/calls.py). An effect="once" step
+    has it from the start, with `identity`, which it was computed from, and `doubt`, if the node may be a call that was
+    recorded before an edit. Other steps compute it with `name` when it is needed.
     """
 
     __slots__ = (
@@ -90,14 +42,14 @@ class Node:
 
     def __init__(self, prefix: str, owner: str, step: str, arguments: str, code: str) -> None:
         self.prefix, self.owner, self.step, self.arguments, self.code = prefix, owner, step, arguments, code
-        self.key = prefix + place(step, arguments, code)
+        self.key = node_key(prefix, step, arguments, code)
         self.call = ""
         self.name: Callable[[], str] | None = None
         self.identity: CallIdentity | None = None
         self.doubt: Mapping[str, str] | None = None
         self.variants: Variants | None = None
-        self.group: Group | None = None  # the steps that are computed under it
-        self.thread = 0  # in which it is computed
+        self.group: Group | None = None  # the steps that it calls
+        self.thread = 0  # the thread that computes it
 
     @property
     def fingerprint(self) -> str:
@@ -105,56 +57,46 @@ class Node:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for all attempts at this node, also after its code was mended; another for every other node."""
+        """Equal for all attempts at this node, even after its code was fixed, and different for every other node."""
         if not self.call and self.name is not None:
             self.call = self.name()
         return idempotency_key_of(self.owner, self.call)
 
     @property
     def intent(self) -> str:
-        """Where it stands that an `effect="once"` step was begun, and what came of it: the same whatever its code."""
+        """The key of the intent of an `effect="once"` step, later of the record that it was performed."""
         return intent_key(self.owner, self.call)
 
     @property
     def id(self) -> str:
-        """What people see: enough to tell nodes of one step apart."""
+        """What users see: enough to tell the nodes of a step apart."""
         return f"{self.step}-{self.arguments[:8]}"
 
     def about(self) -> dict[str, Any]:
-        """What events say of it."""
+        """The fields of an event that identify the node."""
         return {"step": self.step, "node": self.id, "fingerprint": self.fingerprint}
 
 
 @dataclass
 class CheckpointData:
-    """What is to be kept of a completed node.
-
-    `reads` are the state keys it depends on, `name` names objects that are the caller's own, `chunks` are a generator's items,
-    `once` says that its intent becomes the record that it was performed. `hold` is the lease it was computed under, `seen`
-    what stood under the node's key then, and `damaged` says that it could not be read.
-    """
+    """What is saved of a completed node."""
 
     value: object
     meta: dict[str, Any]
     code: Mapping[str, Part]
     packages: Mapping[str, str] = field(default_factory=dict[str, str])
-    reads: Mapping[str, str] = field(default_factory=dict[str, str])
-    name: Naming | None = None
-    chunks: list[Encoded] | None = None
-    items: str = ""  # the beginning of the chunks' keys
-    snapshot: Encoded | None = None  # the run's state after the step, unless it is kept already
-    opening: Encoded | None = None  # the unseeded generators when the scope opened, unless they are kept already
-    once: bool = False
-    hold: Hold | None = None
-    seen: Bytes | None = None
-    damaged: bool = False
-    owner: str = ""  # for whom the contents of its files wait; if not said, the node
-    blobs: list[str] = field(default_factory=list[str])  # the entries that hold the contents of its files
-
-
-def variant_key(key: str, reads: Mapping[str, str]) -> str:
-    """Where the checkpoint stands of a node that has read this of the state."""
-    return f"{key}@{blake3(json.dumps(reads, sort_keys=True).encode()).hexdigest(length=16)}"
+    reads: Mapping[str, str] = field(default_factory=dict[str, str])  # digests of what it read besides its arguments
+    name: Naming | None = None  # names objects of the caller's, which are not saved by value
+    chunks: list[Encoded] | None = None  # a generator's items
+    items: str = ""  # the prefix of the chunks' keys
+    snapshot: Encoded | None = None  # the run's state after the step, unless it is stored already
+    opening: Encoded | None = None  # the unseeded generators when the scope opened, unless they are stored already
+    once: bool = False  # the intent becomes the record that the step was performed
+    hold: Hold | None = None  # the lease that it was computed under
+    seen: Bytes | None = None  # what was stored under the node's key when the lease was acquired
+    damaged: bool = False  # `seen` could not be read
+    owner: str = ""  # the key that its files' chunks are marked as pending for; by default the node's
+    blobs: list[str] = field(default_factory=list[str])  # the keys of its files' chunks
 
 
 _inside = Around[Node]("oncemore_inside")  # the nodes being computed around us
@@ -162,9 +104,9 @@ steps_around = _inside.get
 
 
 def idempotency_key() -> str:
-    """A word for this node to hand to an API: the same in every attempt at it, another for every other node.
+    """A key for this node to pass to an API: equal in every attempt at it, and different for every other node.
 
-    Outside a step, or where the step runs without a run, every call gives a new one.
+    Outside a step, and in a step called without a run, each call returns a new key.
 
     >>> from oncemore import checkpointed, checkpoint_scope, idempotency_key
     >>> @checkpointed
@@ -179,7 +121,7 @@ def idempotency_key() -> str:
 
 
 def group_of(top: Group) -> Group:
-    """The steps that run beside one that is called here; `top` are those that run under no other."""
+    """The group that a step called here joins: that of the step around it, or `top` if there is none."""
     nodes = _inside.get()
     if not nodes:
         return top
@@ -188,7 +130,7 @@ def group_of(top: Group) -> Group:
 
 
 def inside(node: Node) -> Callable[[], None]:
-    """Make `node` the one being computed, until what is returned is called."""
+    """Make `node` the one being computed, until the returned function is called."""
     node.thread = threading.get_ident()
     token = _inside.set((*_inside.get(), node))
     return lambda: _inside.reset(token)

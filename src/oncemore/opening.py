@@ -1,4 +1,4 @@
-"""Opening and leaving a run: its record is found or made, and shows who has it open."""
+"""Opening a run: finds or creates its record, and notes in it that this scope has the run open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from . import records
 from .errors import IntegrityError, StoreError, warn
 from .events import Event, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted
 from .identity.display import is_secret, masked
-from .records import Record, record_key, sealed, signed
+from .keys import damaged_key, record_key
+from .records import Record, sealed, signed
 from .secret import secret
 from .stores import Bytes, Hold, Store, default_target, open_store
 
@@ -29,7 +30,7 @@ def disabled() -> bool:
 
 
 class Opened(NamedTuple):
-    """A run's record as it was found or made, and the mark that shows in it that this scope has the run open."""
+    """An open run: its record, and the lock which shows that this scope has it open. `mark` is the scope's token."""
 
     record: Record
     resumed: bool
@@ -42,24 +43,25 @@ class Opened(NamedTuple):
 
 
 def open_run(run: Session, *, announce: bool) -> Opened:
-    """Find or make the run in its store. `announce` is off for workers that take part in another's scope."""
+    """Find or create the run in its store. `announce` is off for workers that join another process's scope."""
     mark = os.urandom(4).hex() if announce else ""
     try:
         while True:
-            opened = _found(run, mark) or _made(run, mark)
+            opened = _resume(run, mark) or _create(run, mark)
             if opened is not None:
                 return opened
     except StoreError as error:
         if isinstance(error, IntegrityError):
             raise
-        warn(f"run {run.id}: nothing will be kept: {error}")
+        warn(f"run {run.id}: nothing will be saved: {error}")
         data = run.store.get(record_key(run.id))
-        if data is not None:  # the store can be read but not written
+        if data is not None:  # the store can be read, but not written
             return Opened(records.parse(record_key(run.id), data), resumed=True)
         return Opened(Record.new(run.workflow), resumed=False)
 
 
-def _found(run: Session, mark: str) -> Opened | None:
+def _resume(run: Session, mark: str) -> Opened | None:
+    """Open an existing run; None if there is none, or none with a sound record."""
     data = None
     try:
         data = run.store.get(record_key(run.id))
@@ -84,14 +86,13 @@ def _found(run: Session, mark: str) -> Opened | None:
     return Opened(records.change(run.store, run.id, resume), True, mark, hold)
 
 
-def _made(run: Session, mark: str) -> Opened | None:
-    """A new record; None if another process was quicker: its record counts."""
+def _create(run: Session, mark: str) -> Opened | None:
+    """Create a new run; None if another process has just created it."""
     record = Record.new(run.workflow)
     record.attempts, record.open, record.script = 1, [mark] if mark else [], command() if mark else []
     hold = records.enter(run.store, record, mark) if mark else None
-    key, begun = record_key(run.id), signed(record.log, RunStarted(workflow=run.workflow), secret())
-    made = run.store.commit(put={key: sealed(key, record)}, append={record.log: [begun]}, expect={key: None})
-    if made:
+    key, started = record_key(run.id), signed(record.log, RunStarted(workflow=run.workflow), secret())
+    if run.store.commit(put={key: sealed(key, record)}, append={record.log: [started]}, expect={key: None}):
         return Opened(record, False, mark, hold)
     if hold is not None:
         hold.release()
@@ -99,19 +100,19 @@ def _made(run: Session, mark: str) -> Opened | None:
 
 
 def _set_aside(run: Session, data: Bytes | None, error: IntegrityError) -> None:
-    """A damaged record does not count, and is not lost."""
+    """Move a damaged record to another key, so that the run can start over and nothing is lost."""
     key = record_key(run.id)
-    aside = f"damaged/{key}/{os.urandom(4).hex()}"
     if data is None:  # not even the store can read it
-        warn(f"run {run.id} starts anew, its record is removed: {error}")
+        warn(f"run {run.id} starts over, its record was unreadable and is removed: {error}")
         run.store.commit(delete=[key])
     else:
-        warn(f"run {run.id} starts anew, its record is set aside as {aside}: {error}")
+        aside = damaged_key(key)
+        warn(f"run {run.id} starts over, its record is damaged and moved to {aside}: {error}")
         run.store.commit(put={aside: [data]}, delete=[key], expect={key: data})
 
 
 def ending(error: BaseException | None) -> Event:
-    """How a scope ended that was left by `error`, or by none."""
+    """The event for the end of a scope; `error` is the exception that left it, if any."""
     if error is None or (isinstance(error, SystemExit) and not error.code):
         return RunFinished()
     if isinstance(error, Exception):
@@ -120,7 +121,7 @@ def ending(error: BaseException | None) -> Event:
 
 
 def command() -> list[str]:
-    """What was said to Python, so that it can be run again to look; nothing if no script was, or a word looks like a secret."""
+    """The arguments that Python was started with, for dry runs. Empty without a script, or if one looks like a secret."""
     main = sys.modules.get("__main__")
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
     if not path or any(is_secret(word.partition("=")[0].lstrip("-").replace("-", "_")) for word in sys.argv[1:]):

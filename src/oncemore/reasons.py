@@ -1,4 +1,4 @@
-"""Why a step runs although the run has checkpoints of it: found by comparing the named parts of what it depends on."""
+"""Why a step runs although the run has checkpoints of it: compares what the two depend on, part by part."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .stores import Store
 from .surroundings import change_of, label_of, part_of
 from .surroundings.protocol import EXCUSED
 
-_MOST = 3  # pieces of one argument that are named
+_MOST = 3  # pieces of one argument that a reason names
 _FIELDS = ("part", "message", "where", "before", "after")
 
 
 @dataclass(frozen=True)
 class Change:
-    """One part that differs from an earlier checkpoint: a `message` of one line, and short texts for what it was and is."""
+    """One part that differs from an earlier checkpoint. `message` is one line; `before` and `after` are the short values."""
 
     part: str
     message: str
@@ -34,14 +34,14 @@ class Change:
     _sources: tuple[str, str] = field(default=("", ""), repr=False)
 
     def diff(self) -> str:
-        """The change of the source, as a unified diff; empty if it is no code, or its source is not known."""
+        """The change of the source as a unified diff; empty if the part is not code, or its source is unknown."""
         then, now = (source.splitlines() for source in self._sources)
         return "\n".join(difflib.unified_diff(then, now, "before", self.where or "now", lineterm=""))
 
     @staticmethod
-    def from_dict(fields: Mapping[str, str]) -> Change:
+    def from_dict(fields: Mapping[str, Any]) -> Change:
         """The opposite of `as_dict`."""
-        return Change(**{name: fields[name] for name in _FIELDS}, _sources=("", ""))
+        return Change(**{name: fields[name] for name in _FIELDS})
 
     def as_dict(self) -> dict[str, str]:
         """For JSON."""
@@ -81,7 +81,10 @@ class Explanation:
 
 
 class Dependencies(NamedTuple):
-    """What a node depends on, part by part; `packages` are noted only. `reads` is what its code reads, and what it read."""
+    """What a node depends on, part by part. `reads` is the data that its code refers to, and what it read when it ran.
+
+    `packages` are recorded, not compared.
+    """
 
     arguments: Mapping[str, Part]
     code: Mapping[str, Part]
@@ -91,35 +94,33 @@ class Dependencies(NamedTuple):
 
 def recorded(entries: RunEntries, code: str, meta: Mapping[str, Any]) -> Dependencies:
     """What a checkpoint depended on, from its metadata and the digest of its code."""
+
+    def parts(digests: Mapping[str, str]) -> dict[str, Part]:
+        return {name: Part.from_json(digest, shown.get(name, "")) for name, digest in digests.items()}
+
     shown = meta.get("shown", {})
-    arguments = {
-        name: Part.from_json(digest, shown.get(name, "")) for name, digest in meta.get("arguments", {}).items()
-    }
-    data = {name: Part.from_json(digest, shown.get(name, "")) for name, digest in meta.get("data", {}).items()}
-    reads = data | {
-        label_of(read): Part.from_json(was, shown.get(label_of(read), ""))
-        for read, was in meta.get("reads", {}).items()
-    }
-    return Dependencies(arguments, *entries.code_parts_of(code), reads)
+    read = {label_of(name): digest for name, digest in meta.get("reads", {}).items()}
+    reads = {**parts(meta.get("data", {})), **parts(read)}
+    return Dependencies(parts(meta.get("arguments", {})), *entries.code_parts_of(code), reads)
 
 
 class Reason(NamedTuple):
-    """Why a node runs: in a line, and how it differs from the checkpoint that it was compared with."""
+    """Why a node runs, in one line, and how it differs from the checkpoint that it was compared with."""
 
     text: str
     changes: tuple[Change, ...] = ()
     compared_with: str = ""  # the key of that checkpoint
 
     def fields(self) -> dict[str, Any]:
-        """What events say of it."""
+        """The fields of an event that give the reason."""
         changes = [change.as_dict() for change in self.changes]
         return {"reason": self.text, "changes": changes, "compared_with": self.compared_with}
 
 
 def compare(entries: RunEntries, node: Node, now: Dependencies, run: Any, used_nodes: Container[str]) -> Reason:
-    """What changed since the nearest checkpoint of the same step, of equally near ones the newest; without one the node is new.
+    """What changed since the most similar checkpoint of the same step, or the newest of these. Without one, the node is new.
 
-    Skips checkpoints already used in this scope (`passed`); those belong to other calls.
+    Skips `used_nodes`, the checkpoints already used in this scope; those belong to other calls.
     """
     meta = entries.readings(node)
     if meta is not None:
@@ -128,10 +129,8 @@ def compare(entries: RunEntries, node: Node, now: Dependencies, run: Any, used_n
     nearest, least = None, (len(now.arguments) + 1, 0, 0.0)
     for other, entry in entries.others(node):
         meta = entry.meta
-        arguments, data = (
-            _differences(meta.get("arguments", {}), now.arguments),
-            _differences(meta.get("data", {}), now.reads),
-        )
+        arguments = _count_differences(meta.get("arguments", {}), now.arguments)
+        data = _count_differences(meta.get("data", {}), now.reads)
         distance = arguments, data + (code_of(other.code) != code_of(node.code)), -entry.time
         if other.key not in used_nodes and distance < least:
             nearest, least = (other, meta), distance
@@ -143,13 +142,14 @@ def compare(entries: RunEntries, node: Node, now: Dependencies, run: Any, used_n
 
 
 def why(store: Store, run_id: str, log: Sequence[Event], which: str) -> Explanation:
-    """Why a node or step ran when it last did: its event says so, and names the checkpoint that it was compared with."""
+    """Why a node or step last ran, from its event, with the sources of code that changed."""
     ran = [event for event in log if isinstance(event, (StepCompleted, StepFailed, StepNotKept))]
     last = next((event for event in reversed(ran) if which in (event.node, event.step)), None)
     if last is None:
         names = sorted({name for event in ran for name in (event.step, event.node)})
-        near = difflib.get_close_matches(which, names, 3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join({e.step: 0 for e in ran})}"
+        similar = difflib.get_close_matches(which, names, 3)
+        steps = ", ".join(dict.fromkeys(event.step for event in ran))
+        hint = f"did you mean {' or '.join(similar)}?" if similar else f"there are: {steps}"
         raise UsageError(f"run {run_id}: no step or node {which!r} ran; {hint}")
     entries, found = RunEntries(store, "", "", None), [Change.from_dict(change) for change in last.changes]
     if last.compared_with:
@@ -170,13 +170,14 @@ def sentence(found: tuple[Change, ...] | None) -> str:
 
 
 def compared(before: Dependencies, now: Dependencies) -> Iterator[Change]:
-    """What differs; if anything does, also the packages that are others now."""
+    """What differs. If anything does, also the packages whose versions differ."""
     found = [*_differing(before.arguments, now.arguments, _argument), *_differing(before.code, now.code, _code)]
-    read = before.reads.keys() & now.reads.keys()  # with other arguments or code, it may well read other keys
+    read_by_both = before.reads.keys() & now.reads.keys()  # with other arguments or code, a step may read other things
     found += [
         change
         for change in _differing(before.reads, now.reads, _value)
-        if change.part in read or change.part.startswith("setting ")  # without one, it has its default
+        if change.part in read_by_both
+        or change.part.startswith("setting ")  # a setting that is not listed has its default
     ]
     yield from found
     if not found and before.code != now.code:
@@ -189,23 +190,22 @@ def compared(before: Dependencies, now: Dependencies) -> Iterator[Change]:
             )
 
 
-def _differences(before: Mapping[str, str], now: Mapping[str, Part]) -> int:
-    """In how many parts two calls differ."""
+def _count_differences(before: Mapping[str, str], now: Mapping[str, Part]) -> int:
     return sum(name not in now or now[name].digest != before.get(name) for name in {**before, **now})
 
 
 def _differing(
-    before: Mapping[str, Part], now: Mapping[str, Part], say: Callable[[str, Part, Part], str]
+    before: Mapping[str, Part], now: Mapping[str, Part], describe: Callable[[str, Part, Part], str]
 ) -> Iterator[Change]:
     for name in {**now, **before}:
         then, today = before.get(name), now.get(name)
         if then is None and today is not None:
-            if before:  # else nothing is known of what it was
+            if before:  # otherwise nothing is known about the earlier call
                 yield Change(name, f"{name} is new{_at(today)}", today.where, after=today.shown)
         elif today is None and then is not None:
             yield Change(name, f"{name} is gone", before=then.shown)
         elif then is not None and today is not None and then.digest != today.digest:
-            message, sources = say(name, then, today), (then.source, today.source)
+            message, sources = describe(name, then, today), (then.source, today.source)
             yield Change(name, message, today.where, then.shown, today.shown, sources)
 
 
@@ -226,10 +226,10 @@ def _value(name: str, before: Part, now: Part) -> str:
 
 
 def _argument(name: str, before: Part, now: Part) -> str:
-    message = list(_pieces(before, now)) if before.pieces and now.pieces else []
-    if not message:
+    pieces = list(_pieces(before, now)) if before.pieces and now.pieces else []
+    if not pieces:
         return _value(name, before, now)
-    text = ", ".join(message[:_MOST]) + (f" and {len(message) - _MOST} more" if len(message) > _MOST else "")
+    text = ", ".join(pieces[:_MOST]) + (f" and {len(pieces) - _MOST} more" if len(pieces) > _MOST else "")
     rows = rows_differing(before.rows, now.rows)
     if rows is not None and rows[0]:
         text += f", about {rows[0]:,} of {rows[1]:,} rows differ"
@@ -251,7 +251,7 @@ def _changes_of_reads(meta: Mapping[str, Any], run: Any) -> Iterator[Change]:
     for read, was in meta["reads"].items():
         now = part_of(run, read)
         if now.digest != was and not now.digest.startswith(EXCUSED):
-            called = label_of(read)
-            then = Part.from_json(was, meta.get("shown", {}).get(called, ""))
-            message = change_of(read) or _value(called, then, now)
-            yield Change(called, message, before=then.shown, after=now.shown)
+            label = label_of(read)
+            then = Part.from_json(was, meta.get("shown", {}).get(label, ""))
+            message = change_of(read) or _value(label, then, now)
+            yield Change(label, message, before=then.shown, after=now.shown)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from . import records
-from .blobs import listing_key, release
+from .blobs import release
 from .codec import tombstone
 from .durations import Duration, seconds
 from .errors import UsageError
@@ -21,8 +21,9 @@ from .events import CheckpointsPruned, Event, SnapshotSaved
 from .history.checkpoints import Checkpoint, checkpoints_of
 from .history.rollback import clean, clear, entry_of, forks_of
 from .history.timeline import Counted, count, timeline
+from .keys import ALIASES, REMOVED, listing_key
 from .node import PRUNED
-from .records import ALIASES, REMOVED, Outdated, Record, stamp
+from .records import Outdated, Record, stamp
 from .secret import secret
 from .stores import Bytes, Frames, Store
 

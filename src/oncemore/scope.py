@@ -21,9 +21,10 @@ from .entries import RunEntries
 from .errors import StoreError, is_terminal, log
 from .flight import Blocking
 from .keyed import keyed
+from .keys import changed, record_key
 from .modules import loaded
 from .opening import default_store, disabled, ending
-from .records import Reference, changed, checked, record_key
+from .records import Reference, checked
 from .run import Run
 from .session import Session
 from .snapshots import Snapshots

@@ -1,4 +1,4 @@
-"""The secret that signs every entry. It lives outside the store: whoever can write the store cannot forge a checkpoint."""
+"""The secret that signs every entry. It is kept outside the store, so write access to the store is not enough to forge one."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ _ID_CONTEXT = "oncemore 2026-11-18 key id"
 
 
 def key_file() -> str:
-    """Where the secret is kept unless `ONCEMORE_KEY` holds it."""
+    """The path of the file that holds the secret, unless `ONCEMORE_KEY` is set."""
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return os.path.join(base, "oncemore", "key")
 
 
 def secret() -> bytes:
-    """The 32 bytes that sign and verify entries, from `ONCEMORE_KEY` or the user's key file, made on first use."""
+    """The 32 bytes that sign and verify entries: from `ONCEMORE_KEY`, or the user's key file, created on first use."""
     get = os.environ.get
-    return _found(get("ONCEMORE_KEY"), get("XDG_CONFIG_HOME"), get("HOME"))
+    return _derived(get("ONCEMORE_KEY"), get("XDG_CONFIG_HOME"), get("HOME"))
 
 
 @lru_cache(maxsize=8)
-def _found(given: str | None, *where: str | None) -> bytes:
-    """The secret for these settings: read once, for it is needed with every entry."""
-    return _derive(given.encode() if given else _read(key_file()))
+def _derived(given: str | None, *where: str | None) -> bytes:
+    """The secret for these environment variables. Cached, as every entry needs it."""
+    material = given.encode() if given else _read(key_file())
+    return blake3(material, derive_key_context=_CONTEXT).digest()
 
 
 def key_id() -> str:
-    """A short name of the key in use, which gives nothing of it away: to see which of two it is."""
+    """A short id of the key in use, to tell keys apart. It reveals nothing about the key."""
     return blake3(secret(), derive_key_context=_ID_CONTEXT).hexdigest(length=4)
 
 
 class KeySource(NamedTuple):
-    """Where the key in use comes from. `file` is where it is, or would be without `ONCEMORE_KEY`."""
+    """Where the key in use comes from."""
 
     text: str
-    file: str
-    given: bool  # by ONCEMORE_KEY
+    file: str  # the key file, which is not used if ONCEMORE_KEY is set
+    given: bool  # whether ONCEMORE_KEY is set
 
 
 def key_source() -> KeySource:
-    """Where the key comes from that `secret` gives. Reads and makes nothing."""
+    """Where `secret` takes the key from. Neither reads nor creates the key file."""
     path, home, config = key_file(), os.environ.get("HOME"), os.environ.get("XDG_CONFIG_HOME")
     if os.environ.get("ONCEMORE_KEY"):
         return KeySource("ONCEMORE_KEY", path, True)
@@ -54,25 +55,21 @@ def key_source() -> KeySource:
     return KeySource(f"{path} ({where}, ONCEMORE_KEY is not set)", path, False)
 
 
-def _derive(material: bytes) -> bytes:
-    return blake3(material, derive_key_context=_CONTEXT).digest()
-
-
 def _read(path: str) -> bytes:
     try:
         if not os.path.exists(path):
             _create(path)
         if os.stat(path).st_mode & 0o077:
-            warn(f"{path} signs your checkpoints and can be read by others: chmod 600 {path}")
+            warn(f"other users can read {path}, which signs your checkpoints: run `chmod 600 {path}`")
         with open(path, "rb") as file:
             material = file.read()
     except OSError as error:
         raise UsageError(
-            f"cannot read or make the key file {path} ({error.strerror}); set ONCEMORE_KEY to a secret of your own"
+            f"cannot read or create the key file {path} ({error.strerror}); set ONCEMORE_KEY to a secret of your own"
         ) from error
     if len(material) < 32:
         raise UsageError(
-            f"the key file {path} is cut short; restore it, or delete it and lose the checkpoints it signed"
+            f"the key file {path} is truncated; restore it from a copy, or delete it and lose the checkpoints it signed"
         )
     return material
 
@@ -85,7 +82,7 @@ def _create(path: str) -> None:
         with open(descriptor, "wb") as file:
             file.write(os.urandom(32))
         try:
-            os.link(draft, path)  # unlike rename, never replaces the key of a process that was quicker
+            os.link(draft, path)  # unlike rename, never replaces a key that another process has just created
         except FileExistsError:
             pass
     finally:

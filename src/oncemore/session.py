@@ -22,7 +22,8 @@ from .events import Event
 from .history.timeline import count
 from .identity.calls import Variants
 from .identity.values import digest
-from .node import CheckpointData, Node, counters_of, group_of
+from .keys import counters_of
+from .node import CheckpointData, Node, group_of
 from .opening import Opened, disabled, ending, open_run
 from .overlap import Concurrent, Group
 from .reasons import Reason

@@ -10,7 +10,8 @@ from oncemore import History, open_store
 from oncemore.cli import main
 from oncemore.events import RunStarted, StepCompleted
 from oncemore.keyed import claim
-from oncemore.records import Record, record_key, sealed, signed
+from oncemore.keys import record_key
+from oncemore.records import Record, sealed, signed
 from oncemore.secret import secret
 from tests.unit.pasts import Counting
 

@@ -346,7 +346,7 @@ def test_what_another_secret_signed_is_not_lost(store: Store, monkeypatch: pytes
     for _ in range(2):
         with monkeypatch.context() as patch:
             patch.setenv("ONCEMORE_KEY", "another secret")
-            with pytest.warns(CheckpointWarning, match="runs are kept beside them"):
+            with pytest.warns(CheckpointWarning, match="new runs are stored separately"):
                 everything()
         everything()
     assert len(calls) == 0
@@ -365,7 +365,7 @@ def test_with_strict_another_secret_is_an_error(store: Store, monkeypatch: pytes
 @pytest.mark.parametrize("how", IN_A_ROW)
 def test_a_run_whose_record_is_damaged_starts_anew_and_says_so(store: Store, how: str) -> None:
     IN_A_ROW[how](store, "run/damaged")
-    with pytest.warns(CheckpointWarning, match="run damaged starts anew"):
+    with pytest.warns(CheckpointWarning, match="run damaged starts over"):
         everything()
     assert len(calls) == 6
     everything()

@@ -171,7 +171,7 @@ def test_a_run_that_begins_on_a_full_disk_says_that_nothing_will_be_kept(disk: P
     fill(disk)
     with hearing() as heard, checkpoint_scope("new", store=disk / "store"):
         assert block(1, 10) == noise(1, 10)
-    assert "run new: nothing will be kept" in heard[0]
+    assert "run new: nothing will be saved" in heard[0]
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_a_new_run_on_a_read_only_disk_just_runs(frozen: Path) -> None:
     with hearing() as heard, checkpoint_scope("new", store=frozen):
         assert block(1, 1_000) == noise(1, 1_000)
     assert calls == ["block 1"]
-    assert "run new: nothing will be kept" in heard[0]
+    assert "run new: nothing will be saved" in heard[0]
 
 
 def test_when_the_disk_can_be_written_again_the_same_process_keeps_results_again(frozen: Path, disk: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from oncemore import History, checkpoint_scope, checkpointed
-from oncemore.records import Record, record_key, sealed
+from oncemore.keys import record_key
+from oncemore.records import Record, sealed
 from oncemore.retention import keep_last
 from oncemore.stores import open_store
 from tests.unit.pasts import Counting, both, place

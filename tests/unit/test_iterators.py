@@ -126,7 +126,7 @@ def test_one_over_a_generator_is_named_with_what_to_do(make: Callable[[Any], Any
         assert take(0) != take(0)
     [message, *_] = [str(each.message) for each in told if each.category is CheckpointWarning]
     assert "test_iterators.items` holds a generator" in message
-    assert "Take from it outside the step and pass what you took as an argument" in message
+    assert "Take items from it outside the step and pass them as an argument" in message
 
 
 def test_where_warnings_are_errors_it_is_told_and_never_skipped(script: Script) -> None:

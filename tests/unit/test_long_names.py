@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oncemore import History, checkpoint_scope, checkpointed, open_store
-from oncemore.records import in_key, record_key, run_id_of
+from oncemore.keys import in_key, record_key, run_id_of
 
 STORE = "store"
 IDS = ["😀" * 200, "日本語" * 60, "%/@#! $=+" * 22, "é" * 200, "a b", "x" * 200]

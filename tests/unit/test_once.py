@@ -412,7 +412,7 @@ def test_a_damaged_record_of_what_was_performed_is_an_error_until_the_user_decid
     run.store.commit(put={key: [b"nonsense"]})
     with checkpoint_scope("run", store="memory://damaged-record"):
         assert billing("1")("a") == {"receipt": "a"}  # its checkpoint is well
-        with pytest.raises(IntegrityError, match=r"whether pay-.* was performed cannot be read.*pay.refresh"):
+        with pytest.raises(IntegrityError, match=r"cannot tell whether pay-.* was performed.*pay.refresh"):
             billing("2")("a")
         billing("2").refresh("a")
         assert billing("2")("a") == {"receipt": "a"}

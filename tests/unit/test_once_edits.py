@@ -337,7 +337,7 @@ def test_a_step_renamed_and_edited_is_asked_about_until_it_is_named(script: Scri
     renamed = RENAMED.replace("send(", "post(").replace("return n", "return n + 1")
     unknown = script(renamed, expect=1)
     assert unknown.lines == []
-    assert "there is no such step any more; if post is that step, name it: name='send'" in unknown.err
+    assert "that step no longer exists; if post is that step, give it the option name='send'" in unknown.err
     assert script(renamed.replace('effect="once"', 'effect="once", name="send"')).lines == ["[0, 1]"]
 
 

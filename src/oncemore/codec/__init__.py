@@ -1,11 +1,10 @@
 """Values to frames of bytes and back. See docs/explanation/format.md for the layout.
 
-An entry is `magic, version, body, MAC`. The MAC is a keyed BLAKE3 over the entry's key and all bytes before the MAC; nothing
-in the body is looked at before the MAC has been found right, so neither the decompressor nor pickle ever sees a byte that we
-did not write under that key.
+An entry is `magic, version, body, MAC`. The MAC is a keyed BLAKE3 over the entry's key and all bytes before the MAC. Nothing in
+the body is used before the MAC is verified, so neither the decompressor nor pickle ever sees a byte that was not written under
+that key with our secret.
 
-The body of a value has a binary header: a hit needs neither the metadata, which is JSON, nor anything else parsed but that
-header and the pickle.
+The body of a value has a binary header. A hit parses only that header and the pickle, not the metadata, which is JSON.
 """
 
 from __future__ import annotations
@@ -61,39 +60,27 @@ _LENGTH = struct.Struct("<I")
 _HEADER = struct.Struct("<HddI")  # flags, seconds, time, number of frames
 _FRAME = struct.Struct("<BBQQ")  # packing, item size, bytes here, bytes unpacked
 _FIRST = struct.Struct("<HddIBBQQBBQQ")  # the header with the first two frames, which every entry has
-_ALIGNED = 64  # buffers begin at multiples of this, counted from the entry's beginning: an array is used where it lies
-_WHOLE = 1 << 16  # bytes; below this, an entry is one piece
+_ALIGNED = 64  # buffers start at multiples of this in the entry, so that arrays can use them in place
+_WHOLE = 1 << 16  # bytes; a smaller entry is joined into one piece
 
 # Flags of an entry.
-VALUE_ONLY = (
-    1  # the value is all there is: no effects, reads, items or written files, and loading it needs nothing of the call
-)
+VALUE_ONLY = 1  # only a value: no effects, reads, items or files, and no references to the caller's objects
 TOMBSTONE = 2  # the node has no checkpoint any more; "hides" in the metadata says why
-GLOBALS = 4  # the pickle names classes or functions
-NAMES = 8  # the pickle has names for objects of the caller
-MAIN = 16  # the pickle mentions the script; "main" in the metadata is what it was called
-FILES = 32  # the step read files; "files" in the metadata says which
-ALIAS = 64  # the entry is the one under another key; "to" in the metadata says which
+GLOBALS = 4  # the pickle may refer to classes or functions
+NAMES = 8  # the pickle has references to the caller's objects
+MAIN = 16  # the pickle refers to the script; "main" in the metadata is the script's name
+FILES = 32  # the step read files, listed in "files" in the metadata
+ALIAS = 64  # an alias; "to" in the metadata is the key of its target
 
-_MORE = (
-    "effects",
-    "roots",
-    "reads",
-    "readings",
-    "items",
-    "hides",
-    "blobs",
-    "beside",
-    "needs",
-    "to",
-)  # metadata of what is more than a value
+# An entry with any of these in its metadata is more than a value.
+_MORE = ("effects", "roots", "reads", "readings", "items", "hides", "blobs", "beside", "needs", "to")
 
 
 # --- the envelope ---------------------------------------------------------------------------------------------------
 
 
 def seal(frames: Sequence[Bytes], key: str, secret: bytes) -> list[Bytes]:
-    """The frames as a signed entry that counts under `key` only."""
+    """The frames as a signed entry, which is valid under `key` only."""
     content: list[Bytes] = [_HEAD, *frames]
     if sum(map(len, frames)) < _WHOLE:
         whole = b"".join(content)
@@ -102,19 +89,19 @@ def seal(frames: Sequence[Bytes], key: str, secret: bytes) -> list[Bytes]:
 
 
 def unseal(data: Bytes, key: str, secret: bytes) -> memoryview:
-    """The body of a signed entry; IntegrityError unless it was signed with `secret` for `key`."""
+    """Verify an entry and return its body; IntegrityError unless it was signed with `secret` for `key`."""
     view = memoryview(data)
     if view.nbytes < len(_HEAD) + _MAC or data[:4] != MAGIC:
-        raise IntegrityError(f"entry {key} is not an entry of oncemore: cut short or overwritten")
+        raise IntegrityError(f"entry {key} was truncated or overwritten")
     if view[4] != VERSION:
-        raise IntegrityError(f"entry {key} has format {view[4]}; this oncemore reads format {VERSION}")
+        raise IntegrityError(f"entry {key} has format {view[4]}; this version of oncemore reads format {VERSION}")
     if not compare_digest(_mac(key, secret, view[:-_MAC]), view[-_MAC:]):
         raise IntegrityError(f"entry {key} was altered, moved from another key, or signed with another secret")
     return view[len(_HEAD) : -_MAC]
 
 
 def unsigned(data: Bytes) -> memoryview:
-    """The body of a signed entry whose signature is not looked at: something else must vouch for every byte."""
+    """The body of an entry, without verification. Only for bytes that are verified in another way."""
     return memoryview(data)[len(_HEAD) : -_MAC]
 
 
@@ -142,14 +129,14 @@ class Encoded(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """A value pickled and compressed, not yet signed. `stored_bytes` is the size of the entry that it will be."""
+    """A value pickled and compressed, but not signed yet. `stored_bytes` is the size of the signed entry."""
 
     frames: Sequence[Bytes]
     raw_bytes: int
     stored_bytes: int
 
     def seal(self, key: str, secret: bytes) -> Encoded:
-        """The entry that counts under `key` only."""
+        """The signed entry, which is valid under `key` only."""
         return Encoded(key, seal(self.frames, key, secret), self.raw_bytes, self.stored_bytes)
 
 
@@ -162,20 +149,20 @@ def pack(
     time: float = 0.0,
     flags: int = 0,
 ) -> Packed:
-    """`value` with its metadata, how long it took and when it was kept. CodecError names what cannot be pickled.
+    """Encode a value with its metadata, how long it took and when it was saved. CodecError names what cannot be pickled.
 
-    Objects for which `name` gives a name are kept as that name instead of by value.
+    Objects that `name` returns a name for are saved as that name instead of by value.
     """
     stream, buffers, has_globals, has_names = to_pickle(value, name)
     if has_globals:
         flags |= GLOBALS
     if has_names:
         flags |= NAMES
-    elif not any(map(meta.get, _MORE)):  # asked now: pickling adds to the metadata
+    elif not any(map(meta.get, _MORE)):  # after pickling, which may add to the metadata
         flags |= VALUE_ONLY
     if meta.get("files"):
         flags |= FILES
-    if b"_main__" in stream:  # in a spawned process it is called __mp_main__
+    if b"_main__" in stream:  # __main__, or __mp_main__ in a spawned process
         flags |= MAIN
         meta = {**meta, "main": canonical_name("__main__")}
     about = to_json(dict(meta))
@@ -210,17 +197,17 @@ def encode(
 
 
 def tombstone(key: str, secret: bytes, why: str) -> Sequence[Bytes]:
-    """An entry that says that the node has no checkpoint any more, and why."""
+    """An entry which says that the node has no checkpoint any more, and why."""
     return pack(None, {"hides": why}, flags=TOMBSTONE).seal(key, secret).frames
 
 
 def alias(key: str, secret: bytes, to: str) -> Sequence[Bytes]:
-    """An entry that stands for the one under the key `to`."""
+    """An entry that refers to the one under the key `to`."""
     return pack(None, {"to": to}, flags=ALIAS).seal(key, secret).frames
 
 
 def _gap(number: int, offset: int) -> int:
-    """The zeros before a frame; the first two, metadata and pickle stream, follow at once."""
+    """The number of padding bytes before a frame. The first two, metadata and pickle stream, have none."""
     return -(len(_HEAD) + offset) % _ALIGNED if number >= 2 else 0
 
 
@@ -228,7 +215,7 @@ def _gap(number: int, offset: int) -> int:
 
 
 class Decoded:
-    """An entry whose signature was right. Metadata and value are read when asked for."""
+    """A verified entry. Metadata and value are decoded on demand."""
 
     __slots__ = ("_body", "_first", "_meta", "flags", "key", "seconds", "time")
 
@@ -237,7 +224,7 @@ class Decoded:
         try:
             self._first = first = _FIRST.unpack_from(body)
         except struct.error:
-            raise IntegrityError(f"entry {key} is not a value") from None
+            raise IntegrityError(f"entry {key} does not hold a value") from None
         self.key = key
         self.flags: int
         self.flags, self.seconds, self.time = first[:3]
@@ -245,27 +232,27 @@ class Decoded:
 
     @property
     def value_only(self) -> bool:
-        """Whether the value is all there is, and needs nothing of the call to be loaded."""
+        """Whether the entry is only a value, which can be loaded without the call's arguments."""
         return self.flags & VALUE_ONLY != 0
 
     @property
     def read_files(self) -> bool:
-        """Whether the step read files, whose changes are told or count."""
+        """Whether the step read files."""
         return self.flags & FILES != 0
 
     @property
     def is_tombstone(self) -> bool:
-        """Whether it says that there is no checkpoint any more."""
+        """Whether the entry says that there is no checkpoint any more."""
         return self.flags & TOMBSTONE != 0
 
     @property
     def alias_of(self) -> str:
-        """The key of the entry that this one stands for; empty if it stands for itself."""
+        """The key of the target, if this is an alias; otherwise empty."""
         return self.meta["to"] if self.flags & ALIAS else ""
 
     @property
     def meta(self) -> dict[str, Any]:
-        """The metadata. Skipping a step that is nothing but a value does without."""
+        """The metadata, parsed on first use. A hit on an entry that is only a value never needs it."""
         if self._meta is None:
             packing, item, frame, raw = next(self._frames())
             fields: dict[str, Any] = json.loads(bytes(compression.unpack(packing, item, frame, raw)))
@@ -274,38 +261,37 @@ class Decoded:
 
     @property
     def chunks(self) -> list[str]:
-        """The keys of the items that a generator yielded, some under each."""
+        """The keys of the chunks of items that a generator yielded."""
         return [f"{self.meta['items']}{number:08x}" for number in range(self.meta.get("chunks", 0))]
 
     def holds(self, other: Decoded) -> bool:
-        """Whether what is stored of the value is the same, byte for byte; if not, the values may still be equal."""
+        """Whether the stored values are equal byte for byte. If not, the values may still be equal."""
         return list(self._frames())[1:] == list(other._frames())[1:]
 
     def is_stored_as(self, data: Bytes) -> bool:
-        """Whether these are the bytes that it was read from; their signature is not looked at."""
+        """Whether these are the bytes that the entry was read from. Does not verify them."""
         return unsigned(data) == self._body
 
     def load(self, find: Finding | None = None) -> Any:
-        """A fresh value; `find` gives the objects kept by name.
+        """Load a new copy of the value. `find` returns the objects that were saved by name.
 
-        It shares no memory with what another call returned, unless the entry is in writable memory: that is the caller's own,
-        and arrays in the value are used where they lie in it.
+        Copies share no memory, unless the entry was read into writable memory: arrays in the value then use it in place.
         """
         try:
             _, _, _, count, _, _, about, _, packing, item, size, raw = self._first
             start = _HEADER.size + count * _FRAME.size + about
-            here = self._body[start : start + size]
-            stream = here if packing == compression.RAW else compression.unpack(packing, item, here, raw)
+            frame = self._body[start : start + size]
+            stream = frame if packing == compression.RAW else compression.unpack(packing, item, frame, raw)
             if count == 2 and not self.flags & (GLOBALS | NAMES):
                 return pickle.loads(stream)
-            buffers = [compression.unpack(*frame) for frame in list(self._frames())[2:]]
+            buffers = [compression.unpack(*each) for each in list(self._frames())[2:]]
             main = self.meta["main"] if self.flags & MAIN else ""
             return from_pickle(stream, buffers, main=main, find=find)
-        except Exception as error:  # a pickle runs the user's classes: anything can come out of it
-            raise CodecError(f"entry {self.key} cannot be read back: {type(error).__name__}: {error}") from error
+        except Exception as error:  # unpickling runs the user's classes, which may raise anything
+            raise CodecError(f"entry {self.key} cannot be loaded: {type(error).__name__}: {error}") from error
 
     def _frames(self) -> Iterator[tuple[int, int, memoryview, int]]:
-        """The frames: packing, item size, bytes here, size unpacked."""
+        """The frames: packing, item size, content, size unpacked."""
         body, count = self._body, self._first[3]
         offset = _HEADER.size + count * _FRAME.size
         for number, (packing, item, size, raw) in enumerate(_FRAME.iter_unpack(body[_HEADER.size : offset])):
@@ -318,10 +304,10 @@ class Decoded:
 
 
 def dumps(value: object, name: Naming | None = None) -> bytes:
-    """One value as bytes, for those that are kept inside another entry or in memory."""
-    return to_pickle(value, name, apart=False).stream
+    """Pickle a value that is stored inside another entry or in memory."""
+    return to_pickle(value, name, out_of_band=False).stream
 
 
 def loads(data: bytes, main: str = "__main__", find: Finding | None = None) -> Any:
-    """The value again; `main` is what the script was called that `dumps` ran in."""
+    """Load a value that `dumps` has pickled; `main` is the name that the script had then."""
     return from_pickle(data, main=main, find=find)

@@ -1,8 +1,8 @@
-"""Whether and how to compress one buffer: as it is, zstd, or zstd of shuffled numbers, whichever pays.
+"""Compression of one buffer: none, zstd, or zstd of shuffled numbers, whichever pays.
 
-Shuffled: all first bytes of the numbers, then all second bytes, and so on. Leading bytes are much alike and compress well,
-trailing ones are noise that zstd passes over quickly, so that both directions are about twice as fast as on the numbers as
-they lie, or faster. A few samples are tried first; data that does not shrink is never compressed.
+Shuffled means all first bytes of the numbers, then all second bytes, and so on. The high bytes are similar and compress well,
+the low bytes are noise that zstd skips quickly. So both directions are at least about twice as fast as without shuffling. A
+few samples are tried first; data that does not shrink is never compressed.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from ..errors import CodecError
 
 RAW, ZSTD, SHUFFLED = range(3)
 
-SMALL = 512  # bytes; below this, zstd's own header and the time for it are not won back
-_FEW = 4096  # bytes of numbers; fewer take longer to shuffle than that is worth
-_BLOCK = 1 << 22  # bytes; numbers are shuffled within such blocks, so that a large buffer needs no second one
+SMALL = 512  # bytes; less is not worth the time and the zstd header
+_FEW = 4096  # bytes of numbers; less is not worth shuffling
+_BLOCK = 1 << 22  # bytes; numbers are shuffled block by block, so that a large buffer is not copied as a whole
 _SAMPLE = 1 << 14
-_WORTH, _WORTH_OF_NUMBERS = 0.9, 0.8  # of the size; floats always save some, and reading them back takes time
-_QUICKER = 1.05  # shuffled may be so much larger than plain: it is written and read at least about twice as fast
-_HARDLY = 0.02  # of the size: what is left of zeros and the like, for which nothing is quicker than plain zstd
+_WORTH, _WORTH_OF_NUMBERS = 0.9, 0.8  # ratios that pay; floats always shrink a little, but reading them takes time
+_QUICKER = 1.05  # shuffled may be this much larger than plain zstd, as it is about twice as fast
+_HARDLY = 0.02  # the ratio of zeros and the like, for which nothing is faster than plain zstd
 _THREADED = 1 << 22
-_MOST = 1 << 15  # bytes that can come of one: a zstd block of 128 KiB takes 4
+_MOST = 1 << 15  # the highest ratio possible: a zstd block of 128 KiB takes at least 4 bytes
 _LEVEL = 1
 
 _local = threading.local()  # zstandard's objects must not be shared between threads
 
 
 class Packed(NamedTuple):
-    """A buffer as it is stored: how it is packed, the size of its numbers, the pieces and their size, its size unpacked."""
+    """A buffer as it is stored."""
 
     packing: int
-    item: int
+    item: int  # bytes of a number, if shuffled; otherwise 1
     pieces: Sequence[Bytes]
-    size: int
-    raw: int
+    size: int  # of all pieces
+    raw: int  # size unpacked
 
 
 def pack(buffer: Bytes | pickle.PickleBuffer) -> Packed:
-    """The buffer as it should be stored. Incompressible data comes back as a view, not a copy."""
+    """Compress a buffer if it pays. Data that does not shrink is returned as a view, not a copy."""
     if isinstance(buffer, pickle.PickleBuffer):
         typed, view = memoryview(buffer), buffer.raw()
     else:
@@ -55,7 +55,7 @@ def pack(buffer: Bytes | pickle.PickleBuffer) -> Packed:
     if raw < SMALL:
         return plain
     numbers = raw >= _FEW and typed.itemsize in (2, 4, 8, 16) and "numpy" in sys.modules
-    item = min(typed.itemsize, 8) if numbers else 1  # a complex number is two
+    item = min(typed.itemsize, 8) if numbers else 1  # a complex number is two numbers
     samples = _samples(view, item)
     tried = sum(map(len, samples))
     packing, trials = ZSTD, [_compress(sample, 1) for sample in samples]
@@ -71,7 +71,7 @@ def pack(buffer: Bytes | pickle.PickleBuffer) -> Packed:
 
 
 def unpack(packing: int, item: int, data: memoryview, raw: int) -> Bytes:
-    """The buffer again, writable and the caller's own. A writable `data` is the caller's already and is not copied."""
+    """Decompress a buffer into new writable memory. Uncompressed `data` that is writable is returned as is."""
     if packing == RAW:
         return bytearray(data) if data.readonly else data
     if raw > data.nbytes * _MOST:
@@ -83,12 +83,12 @@ def unpack(packing: int, item: int, data: memoryview, raw: int) -> Bytes:
         elif packing == SHUFFLED:
             _unshuffle(room, item, reader)
         else:
-            raise CodecError(f"there is no packing {packing}")
+            raise CodecError(f"unknown packing {packing}")
     return room
 
 
 def _samples(view: memoryview, item: int) -> list[memoryview]:
-    """The beginning, the middle and the end: one stretch alone is too often not like the rest."""
+    """The beginning, the middle and the end, as one part alone is often not representative."""
     if view.nbytes <= 3 * _SAMPLE:
         return [view]
     middle = view.nbytes // 2 // item * item
@@ -100,13 +100,13 @@ def _size(parts: Sequence[Sequence[Bytes]]) -> int:
 
 
 def _compress(view: memoryview, item: int) -> list[Bytes]:
-    """One zstd frame. Its content is shuffled if `item`, the size of a number, is more than 1."""
+    """Compress into one zstd frame, shuffled if `item`, the size of a number, is more than 1."""
     if view.nbytes < _THREADED:
         return _pieces(_compressor(), view, item)
-    # Not kept: a compressor's threads do not live on in a forked child, which would wait for them forever.
+    # Not cached: a compressor's threads don't survive a fork, and the child would wait for them forever.
     try:
         return _pieces(zstandard.ZstdCompressor(level=_LEVEL, threads=processors()), view, item)
-    except zstandard.ZstdError:  # no thread can be had
+    except zstandard.ZstdError:  # no thread could be started
         return _pieces(_compressor(), view, item)
 
 
@@ -134,12 +134,12 @@ def _unshuffle(room: memoryview, item: int, reader: zstandard.ZstdDecompressionR
         shuffled = scratch[: block.nbytes]
         _fill(shuffled.data, reader)
         numbers = np.frombuffer(block, np.uint8).reshape(-1, item)
-        for place, plane in enumerate(shuffled.reshape(item, -1)):  # one by one: numpy is slow at turning a whole table
-            numbers[:, place] = plane
+        for index, plane in enumerate(shuffled.reshape(item, -1)):  # faster than assigning the whole transposed array
+            numbers[:, index] = plane
 
 
 def _fill(room: memoryview, reader: zstandard.ZstdDecompressionReader) -> None:
-    """Decompress as much as there is room for, neither more nor less."""
+    """Decompress exactly as many bytes as there is room for."""
     filled = 0
     while filled < room.nbytes and (count := reader.readinto(room[filled:])):
         filled += count

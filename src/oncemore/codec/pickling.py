@@ -1,8 +1,8 @@
-"""Pickles: plain pickle first, cloudpickle for what it refuses (lambdas, local classes, modules).
+"""Pickling: plain pickle first, cloudpickle for what it refuses (lambdas, local classes, modules).
 
-What the script itself defines goes by name wherever that works, and is found again however the script was started then and
-now: as `__main__`, with `python -m`, or imported. Some objects are not pickled at all: those for which `name` gives a name.
-What would come back as something else than it was is pickled in another way than its type says (`_Reducers`), or refused.
+Classes and functions of the script are pickled by name where possible, and are found again however the script is started: as
+`__main__`, with `python -m`, or imported. Objects that `name` returns a name for are replaced by that name. Where a type's own
+pickle would not restore the object as it was, the object is pickled in another way (`_Reducers`), or refused.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from ..buffers import Bytes
 from ..errors import CodecError
 from ..modules import canonical_name, global_generator, global_generators, loaded, of_class
 
-Naming = Callable[[Any], Any]  # the name of an object that is not kept by value, or None
-Finding = Callable[[Any], Any]  # the object of that name
+Naming = Callable[[Any], Any]  # returns the name of an object that is not saved by value, or None
+Finding = Callable[[Any], Any]  # returns the object with that name
 
-_GLOBAL = b"\x93"  # the opcode that names a class or function
+_GLOBAL = b"\x93"  # the opcode STACK_GLOBAL, for classes and functions
 _SCALARS = frozenset([type(None), bool, int, float, str, bytes])
 
 
 class Pickled(NamedTuple):
-    """A pickle stream, and the large buffers (arrays) that are kept apart from it, not copied.
+    """A pickle stream and its out-of-band buffers (large arrays), which are not copied.
 
-    `has_globals`: the stream names classes or functions. `has_names`: it has names that `name` gave.
+    `has_globals`: the stream may refer to classes or functions. `has_names`: it contains names returned by `name`.
     """
 
     stream: bytes
@@ -57,25 +57,25 @@ class Pickled(NamedTuple):
     has_names: bool
 
 
-def to_pickle(value: object, name: Naming | None = None, *, apart: bool = True) -> Pickled:
-    """The pickle of a value. CodecError says what in it cannot be pickled."""
+def to_pickle(value: object, name: Naming | None = None, *, out_of_band: bool = True) -> Pickled:
+    """Pickle a value. CodecError says what in it cannot be pickled."""
     buffers: list[pickle.PickleBuffer] = []
-    kept_apart = buffers if apart else None
+    separate = buffers if out_of_band else None
     has_names = False
     try:
         if type(value) in _SCALARS:
             stream = pickle.dumps(value, 5)
         else:
-            stream, has_names = _dump(_Pickler if name is None else _NamingPickler, value, name, kept_apart)
-    except Exception:  # whatever pickle or a class of the user's raises: cloudpickle may still manage
+            stream, has_names = _dump(_Pickler if name is None else _NamingPickler, value, name, separate)
+    except Exception:  # from pickle or from a class of the user's; cloudpickle may still succeed
         buffers.clear()
         try:
-            stream, has_names = _dump(_CloudPickler, value, name, kept_apart)
+            stream, has_names = _dump(_CloudPickler, value, name, separate)
         except Exception as error:
             if isinstance(error.__cause__, RecursionError):
                 raise CodecError("the result is nested deeper than pickle can follow") from error
             raise CodecError(_trouble(value, error)) from error
-    # The opcode's byte may also be part of a text or a number. Then a plain value takes the longer way, which does no harm.
+    # The opcode's byte may also be part of a string or a number. Then loading is slower, but still correct.
     has_globals = type(value) not in _SCALARS and _GLOBAL in stream
     return Pickled(stream, buffers, has_globals, has_names)
 
@@ -83,7 +83,7 @@ def to_pickle(value: object, name: Naming | None = None, *, apart: bool = True) 
 def from_pickle(
     stream: Bytes, buffers: Sequence[Bytes] = (), *, main: str = "__main__", find: Finding | None = None
 ) -> Any:
-    """The value again. `main` is the name of the script that it was pickled in, `find` gives the objects that have names."""
+    """Load a value. `main` is the name that the script had when it was pickled; `find` returns the objects saved by name."""
     return _Unpickler(stream, buffers, main, find).load()
 
 
@@ -97,7 +97,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Names:
-    """The part of a pickler that asks for names. Without it a pickler is quicker: it asks for those of all objects."""
+    """Mixin for picklers that replace objects by names. Slower, as it is called for every object."""
 
     _name: Naming | None
     has_names = False
@@ -114,28 +114,28 @@ class _NamingPickler(_Names, _Pickler):
 
 
 class _CloudPickler(_Names, cloudpickle.Pickler):
-    """cloudpickle, but what the script defines goes by name, so that a recalled object is of the script's own class."""
+    """cloudpickle, but pickles what the script defines by name, so that a recalled object has the script's own class."""
 
     def __init__(self, file: io.BytesIO, protocol: int, *, buffer_callback: Any) -> None:
         self.dispatch_table = _Reducers(type(self).dispatch_table)
         super().__init__(file, protocol, buffer_callback=buffer_callback)
 
     def reducer_override(self, obj: Any) -> Any:
-        # In what a step changed, which lock it is does not matter: a new one does the same.
+        # In an effect, a lock that nobody holds can be replaced by a new one.
         if self._name is not None and isinstance(obj, _LOCKS) and not _is_held(obj):
             return (threading.RLock if isinstance(obj, _LOCKS[1]) else threading.Lock), ()
         if getattr(obj, "__module__", None) == "__main__" and isinstance(getattr(obj, "__qualname__", None), str):
             try:
                 if pickle.loads(pickle.dumps(obj)) is obj:
                     return NotImplemented
-            except Exception:  # not reachable by name: by value then
+            except Exception:  # not reachable by name: pickled by value
                 pass
         reduced: Any = super().reducer_override(obj)
         if isinstance(reduced, tuple) and len(reduced) == 6:  # by value
             if isinstance(obj, type):
                 _complete(obj, reduced)
             elif type(obj) is FunctionType:
-                return _at_home(obj, reduced)
+                return _in_module(obj, reduced)
         return reduced
 
 
@@ -143,19 +143,19 @@ class _CloudPickler(_Names, cloudpickle.Pickler):
 
 
 def _complete(kind: type, reduced: Any) -> None:
-    """Add what cloudpickle forgets of a class: its full name, and that it has slots."""
-    if not (isinstance(reduced[1][3], dict) and isinstance(reduced[2], tuple)):  # an enum, which has all
+    """Add what cloudpickle omits of a class: its qualified name and its slots."""
+    if not (isinstance(reduced[1][3], dict) and isinstance(reduced[2], tuple)):  # an enum, which is complete
         return
     making, attributes = reduced[1][3], reduced[2][0]
     if isinstance(vars(kind).get("__slots__"), (str, tuple, list)) and not issubclass(kind, tuple):
         making["__slots__"] = vars(kind)["__slots__"]
     for name in [name for name, each in attributes.items() if isinstance(each, MemberDescriptorType)]:
-        del attributes[name]  # a slot with a private name: the class makes its own
+        del attributes[name]  # a slot with a private name, which the class creates by itself
     attributes["__qualname__"] = kind.__qualname__
 
 
-def _at_home(function: FunctionType, reduced: Any) -> Any:
-    """A function that comes back where it was made: its globals are those of its module, not a copy."""
+def _in_module(function: FunctionType, reduced: Any) -> Any:
+    """Pickle a function so that its globals, when it is loaded, are those of its module and not a copy."""
     space, name = function.__globals__, function.__globals__.get("__name__")
     if not isinstance(name, str) or getattr(sys.modules.get(name), "__dict__", None) is not space:
         return reduced
@@ -169,7 +169,7 @@ def _at_home(function: FunctionType, reduced: Any) -> Any:
 def _function(code: CodeType, module: str, is_script: bool, closure: Any) -> FunctionType:
     here = [sys.modules[alias] for alias in ("__main__", "__mp_main__") if alias in sys.modules]
     found = next((each for each in here if canonical_name(each.__name__) == module), None)
-    if found is None:  # a script that is not running is not run by this
+    if found is None:  # importing another script would run it
         found = sys.modules.get(module, ModuleType(module)) if is_script else import_module(module)
     return FunctionType(code, found.__dict__, None, None, closure)
 
@@ -177,9 +177,9 @@ def _function(code: CodeType, module: str, is_script: bool, closure: Any) -> Fun
 def _set_function(function: FunctionType, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
     attributes, rest = state
     function.__dict__.update(attributes)
-    del rest["_cloudpickle_submodules"]  # they are loaded now
+    del rest["_cloudpickle_submodules"]  # unpickling them has imported them
     for own, cell in zip(function.__closure__ or (), rest.pop("__closure__") or (), strict=True):
-        with contextlib.suppress(ValueError):  # not filled
+        with contextlib.suppress(ValueError):  # an empty cell
             own.cell_contents = cell.cell_contents
     for name, value in rest.items():
         setattr(function, name, value)
@@ -202,16 +202,16 @@ def _dump(
     buffers: list[pickle.PickleBuffer] | None,
     owners: Mapping[int, Any] = MappingProxyType({}),
 ) -> tuple[bytes, bool]:
-    """The pickle and whether it has names; `owners` are arrays whose parts are pickled as such."""
+    """The pickle, and whether it contains names. `owners` are arrays, by id, whose views are pickled as views."""
     file = io.BytesIO()
     pickler = kind(file, 5, buffer_callback=None if buffers is None else buffers.append)
     pickler._name = name
     reducers: _Reducers = pickler.dispatch_table
     reducers.owners.update(owners)
-    if type(value) is itertools.count:  # inside an object it numbers things, and comes back as it was
+    if type(value) is itertools.count:  # allowed inside an object, where it numbers things
         _refuse(value)
     pickler.dump(value)
-    if not owners:  # if parts came before the whole: once more, now that it is known
+    if not owners:  # if a view came before its owner, pickle again, now that the owner is known
         shared = {at: owner for at, owner in reducers.shared().items() if name is None or name(owner) is None}
         if shared:
             if buffers is not None:
@@ -220,31 +220,31 @@ def _dump(
     return file.getvalue(), pickler.has_names
 
 
-# --- what its own type would not bring back as it was ----------------------------------------------------------------
+# --- objects that their own type's pickle would not restore as they were ----------------------------------------------
 
 
 class _Reducers(dict[type, Callable[[Any], Any]]):
-    """How objects of each type are pickled. Chosen when a pickler first meets the type, as it has no other hook that is
-    not called for every single object."""
+    """How objects of each type are pickled, chosen at the first object of the type: other hooks of a pickler are called for
+    every object."""
 
     def __init__(self, known: Mapping[Any, Any]) -> None:
         super().__init__()
         self._known = known
-        self.owners: dict[int, Any] = {}  # arrays in the pickle, by id: parts of their memory are pickled as such
-        self._alone: dict[int, list[Any]] = {}  # by the id of their owner: parts that were pickled on their own
+        self.owners: dict[int, Any] = {}  # arrays in the pickle, by id; views of them are pickled as views
+        self._copied: dict[int, list[Any]] = {}  # views that were pickled as copies, by the id of their owner
 
     def shared(self) -> dict[int, Any]:
-        """The arrays of which parts were pickled on their own though they are in the pickle, or parts make up most of them."""
-        found = {id(owner): owner for owner in map(_owner, (parts[0] for parts in self._alone.values()))}
+        """Arrays, by id, whose views should not have been copied: the array is in the pickle, or its views cover half of it."""
+        found = {id(owner): owner for owner in map(_owner, (views[0] for views in self._copied.values()))}
         return {
             at: owner
             for at, owner in found.items()
             if at in self.owners
-            or (len(self._alone[at]) > 1 and owner.nbytes <= 2 * sum(part.nbytes for part in self._alone[at]))
+            or (len(self._copied[at]) > 1 and owner.nbytes <= 2 * sum(view.nbytes for view in self._copied[at]))
         }
 
     def _plain_array(self, array: Any) -> Any:
-        """An array of numpy's own type. One that shows a part of another's memory does so again."""
+        """Pickle an array of numpy's own type. A view of another array in the pickle stays a view of it."""
         owner = _owner(array)
         if owner is None:
             return _array(array)
@@ -254,7 +254,7 @@ class _Reducers(dict[type, Callable[[Any], Any]]):
             at = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
             return _part, (owner, at, array.shape, array.strides, array.dtype, array.flags.writeable)
         elif array.size:
-            self._alone.setdefault(id(owner), []).append(array)
+            self._copied.setdefault(id(owner), []).append(array)
         return _array(array)
 
     def __missing__(self, kind: type) -> Callable[[Any], Any]:
@@ -262,7 +262,7 @@ class _Reducers(dict[type, Callable[[Any], Any]]):
         if found is _array and kind is sys.modules["numpy"].ndarray:
             found = self._plain_array
         if found is None:
-            if issubclass(kind, type):  # a class, which pickle knows by name
+            if issubclass(kind, type):  # a class, which pickle pickles by name
                 raise KeyError(kind)
             found = _as_it_says
         self[kind] = found
@@ -273,7 +273,7 @@ _as_it_says = operator.methodcaller("__reduce_ex__", 5)
 
 
 class _Refused(pickle.PicklingError):
-    """The object can be pickled, and would be something else when it comes back."""
+    """The object could be pickled, but would be something else when it is loaded."""
 
 
 def _refuse(value: object) -> Any:
@@ -281,7 +281,7 @@ def _refuse(value: object) -> Any:
 
 
 def _iterators() -> Iterator[type]:
-    """The iterators that Python itself brings. Those written in Python are objects like any other."""
+    """The types of Python's built-in iterators. Iterators written in Python are pickled like any other object."""
     entries: Any = collections.OrderedDict()
     views: list[Any] = [{}, {}.values(), {}.items(), entries, entries.values(), entries.items()]
     either: list[Any] = [[], range(0), range(1 << 99), collections.deque(), *views]
@@ -289,7 +289,7 @@ def _iterators() -> Iterator[type]:
         yield type(iter(some))
     for some in either:
         yield type(reversed(some))
-    yield type(iter(_Sequence, None))  # of a function
+    yield type(iter(_Sequence, None))  # the iterator of a function and a sentinel
     yield from (map, filter, zip, enumerate, reversed, GeneratorType)
     yield from (kind for kind in vars(itertools).values() if isinstance(kind, type) and kind is not itertools.count)
 
@@ -303,7 +303,7 @@ _ITERATORS = frozenset(_iterators())
 
 
 def _reducer(kind: type) -> Callable[[Any], Any] | None:
-    """How objects of this type are pickled, None if as the type says."""
+    """How objects of this type are pickled; None if by the type's own pickle."""
     if kind in _ITERATORS or kind is memoryview:
         return _refuse
     if kind is io.TextIOWrapper:
@@ -316,17 +316,17 @@ def _reducer(kind: type) -> Callable[[Any], Any] | None:
         return _cached
     addresses = loaded("ipaddress")
     if addresses is not None and issubclass(kind, addresses.IPv6Address):
-        return _as_text  # on older Pythons, its own pickle has no scope
+        return _as_text  # on older Pythons, its own pickle omits the scope
     mock = loaded("unittest.mock")
     if mock is not None and issubclass(kind, mock.NonCallableMock):
-        return _refuse  # it would not stand being read back
+        return _refuse  # loading it fails
     numpy = loaded("numpy")
     shared = {type(each) for each in global_generators().values()}
     if kind in shared:
         return _generator
     if numpy is not None and issubclass(kind, numpy.ndarray):
         known = [vars(base).get(name) for base in (numpy.ndarray, numpy.ma.MaskedArray) for name in _ARRAYS_OWN]
-        if all(of_class(kind, name) in known for name in _ARRAYS_OWN):  # else it knows better
+        if all(of_class(kind, name) in known for name in _ARRAYS_OWN):  # otherwise the subclass has its own pickle
             return _array
     return None
 
@@ -343,7 +343,7 @@ def _as_text(value: Any) -> Any:
 
 
 def _property(found: Any) -> Any:
-    """One of a class that is pickled by value. It holds a lock before Python 3.12."""
+    """A cached_property of a class that is pickled by value. Before Python 3.12, it holds a lock."""
     return _make_property, (found.func, found.attrname)
 
 
@@ -357,7 +357,7 @@ _CACHED: type = type(functools.lru_cache(len))
 
 
 def _cached(function: Any) -> Any:
-    """A function with a cache goes by name. If it has none, it comes back with an empty cache."""
+    """Pickle an lru_cache function by name. One that cannot be found by name is restored with an empty cache."""
     try:
         found = functools.reduce(getattr, function.__qualname__.split("."), sys.modules[function.__module__])
     except (AttributeError, KeyError):
@@ -383,7 +383,7 @@ def _global_generator(name: str) -> Any:
 
 
 def _member(member: Any) -> Any:
-    """A member of an enum is found by its value, unless that is an array, say: those are neither equal nor unequal."""
+    """Pickle a member of an enum by name if its value is not hashable, as arrays are not; otherwise by value, as usual."""
     try:
         hash(member._value_)
     except TypeError:
@@ -396,26 +396,26 @@ _ARRAYS_OWN = ("__reduce__", "__reduce_ex__", "__setstate__")
 
 
 def _owner(array: Any) -> Any:
-    """The array whose memory it shows, maybe itself; None if that is not plain memory in one piece."""
+    """The array that owns the memory, maybe the array itself; None if that is not one contiguous block of plain memory."""
     kind = sys.modules["numpy"].ndarray
     while isinstance(array.base, kind):
         array = array.base
-    in_one_piece = array.flags.c_contiguous or array.flags.f_contiguous
-    plain = array.dtype.isnative and not array.dtype.hasobject  # the others are pickled in ways of their own
-    return array if type(array) is kind and in_one_piece and plain else None
+    contiguous = array.flags.c_contiguous or array.flags.f_contiguous
+    plain = array.dtype.isnative and not array.dtype.hasobject  # others are pickled differently
+    return array if type(array) is kind and contiguous and plain else None
 
 
 def _part(owner: Any, at: int, shape: Any, strides: Any, dtype: Any, writeable: bool) -> Any:
     memory = owner.ravel(order="K").view("u1")
-    part = sys.modules["numpy"].ndarray(shape, dtype, memory, at, strides)
+    view = sys.modules["numpy"].ndarray(shape, dtype, memory, at, strides)
     if not writeable:
-        part.flags.writeable = False
-    return part
+        view.flags.writeable = False
+    return view
 
 
 def _array(array: Any) -> Any:
-    """numpy forgets the byte order of an array that does not lie in one piece, or is of a subclass, and the attributes of
-    a subclass."""
+    """Pickle an array with what numpy's own pickle omits: the byte order, if the array is not contiguous or of a subclass,
+    and the attributes of a subclass."""
     numpy: Any = sys.modules["numpy"]
     if type(array) is not numpy.ndarray:
         attributes = {} if isinstance(array, numpy.memmap) else {**vars(array)}
@@ -439,7 +439,7 @@ def _set_attributes(array: Any, attributes: dict[str, Any]) -> None:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Finds classes of the running script under its own name."""
+    """Finds the script's classes in the running script, whatever its module name is now."""
 
     def __init__(self, stream: Bytes, buffers: Sequence[Bytes], main: str, find: Finding | None) -> None:
         super().__init__(io.BytesIO(stream), buffers=buffers)
@@ -448,15 +448,16 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any, /) -> Any:
         if self._find is None:
-            raise CodecError("it belongs to a call's arguments, and there is no call")
+            raise CodecError("it refers to an argument of the call, and there is no call here")
         return self._find(pid)
 
     def find_class(self, module: str, name: str, /) -> Any:
-        home = self._main if module in ("__main__", "__mp_main__") and self._main else module
-        return super().find_class("__main__" if home == canonical_name("__main__") else home, name)
+        if module in ("__main__", "__mp_main__") and self._main:
+            module = self._main
+        return super().find_class("__main__" if module == canonical_name("__main__") else module, name)
 
 
-# --- what cannot be pickled -------------------------------------------------------------------------------------------
+# --- objects that cannot be pickled -----------------------------------------------------------------------------------
 
 
 def _trouble(value: object, error: Exception) -> str:
@@ -473,12 +474,13 @@ def _trouble(value: object, error: Exception) -> str:
 
 
 def offender(value: object, path: str = "the result") -> tuple[str, str]:
-    """Where in `value` the object sits that cannot be pickled, and its type."""
+    """The path to the object inside `value` that cannot be pickled, and its type."""
     path, found = _innermost(value, path)
     return path, type(found).__name__
 
 
 def _innermost(value: object, path: str = "the result") -> tuple[str, object]:
+    """The innermost object that cannot be pickled, and the path to it."""
     seen: set[int] = set()
     while id(value) not in seen:
         seen.add(id(value))
@@ -490,7 +492,7 @@ def _innermost(value: object, path: str = "the result") -> tuple[str, object]:
 
 
 def _children(value: object) -> list[tuple[str, object]]:
-    kind = type(value)  # `isinstance` would ask the object, which may say anything
+    kind = type(value)  # not `isinstance`, which an object can fool
     if issubclass(kind, (dict, MappingProxyType)):
         pairs: Any = value
         return [(f"[{key!r}]", child) for key, child in pairs.items()]

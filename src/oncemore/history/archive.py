@@ -18,13 +18,12 @@ from typing import Any, BinaryIO
 from blake3 import blake3
 
 from .. import records
-from ..blobs import BLOBS, listing_key, pending
 from ..codec import Decoded, seal, unseal, unsigned
 from ..errors import IntegrityError, UsageError
 from ..events import SnapshotSaved, StepCompleted
 from ..identity import code_of
-from ..node import intents_of, state_of
-from ..records import ALIASES, closed, parse, record_key, sealed_as, stamp
+from ..keys import ALIASES, BLOBS, closed, intents_of, listing_key, pending, record_key, sealed_as, state_of
+from ..records import parse, stamp
 from ..secret import secret
 from ..stores import Bytes, Frames, Hold, Store
 from .rollback import targets

@@ -15,8 +15,9 @@ from ..effects_once import Unknown
 from ..entries import RunEntries
 from ..errors import UsageError
 from ..keyed import claim, keyed
+from ..keys import record_key
 from ..opening import default_store
-from ..records import Record, record_key
+from ..records import Record
 from ..retention import Policy, Pruned, give_back, prune
 from ..run import RunView
 from ..secret import secret

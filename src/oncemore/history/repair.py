@@ -14,8 +14,8 @@ from ..codec import MAGIC, Decoded, encode, unseal
 from ..errors import CheckpointWarning, IntegrityError, UsageError
 from ..events import Event, Forked, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted, StepCompleted
 from ..keyed import OTHERS, OWNER, claim
-from ..node import SIGILS, variant_key
-from ..records import Record, closed, read_log, record_key, sealed, sealed_as
+from ..keys import SIGILS, closed, record_key, sealed_as, variant_key
+from ..records import Record, read_log, sealed
 from ..secret import key_id, key_source, secret
 from ..stores import Bytes, Store, open_store, repair_store
 from .rollback import prefixes

@@ -13,26 +13,26 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from .. import records
-from ..blobs import BLOBS, listing, listing_key, sweep
+from ..blobs import listing, sweep
 from ..codec import Decoded, alias, seal, tombstone, unseal
 from ..errors import IntegrityError, UsageError
 from ..events import Event, Forked, RollbackUndone, RolledBack, RunRenamed, StepCompleted
-from ..node import ROLLED_BACK, SIGILS, intent_key, intents_of, state_of
-from ..records import (
+from ..keys import (
     ALIASES,
+    BLOBS,
     REMOVED,
-    Record,
+    SIGILS,
     changed,
-    checked,
     closed,
-    parse,
+    intent_key,
+    intents_of,
+    listing_key,
     prefix_of,
-    read,
     record_key,
-    sealed,
-    signed,
-    stamp,
+    state_of,
 )
+from ..node import ROLLED_BACK
+from ..records import Record, checked, parse, read, sealed, signed, stamp
 from ..secret import secret
 from ..stores import Bytes, Frames, Store
 from .checkpoints import Checkpoint, checkpoints_of

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from .. import events
 from ..events import Event
-from ..records import Record, prefix_of, read_events, read_log
+from ..keys import prefix_of
+from ..records import Record, read_events, read_log
 from ..stores import Store
 
 Made = events.StepCompleted | events.StateSaved | events.SnapshotSaved

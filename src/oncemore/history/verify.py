@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from .. import records
-from ..blobs import listing_key
 from ..codec import Decoded, unseal
 from ..errors import CheckpointWarning, IntegrityError
 from ..events import SnapshotSaved, StepCompleted
 from ..keyed import OTHERS, OWNER, owner_of
-from ..records import Record, prefix_of, run_id_of, sealed_as
+from ..keys import listing_key, prefix_of, run_id_of, sealed_as
+from ..records import Record
 from ..secret import secret
 from ..stores import Bytes, Store
 from ..stores.within import Within

@@ -1,0 +1,187 @@
+"""Every key of the store layout. docs/explanation/format.md lists them with what is stored under each.
+
+`owner` is a run's uid, or "shared" for steps with `share=True`. Functions named `..._of` return a prefix: what the keys of
+several entries begin with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from urllib.parse import quote, unquote
+
+from blake3 import blake3
+
+SIGILS = "$^"  # after a run's prefix, these start keys that are no node's; in step names they are quoted
+
+# Stamps: random bytes, replaced whenever something happens, so that a commit can expect that it has not happened meanwhile.
+ALIASES = "changed/aliases"  # aliases were created
+REMOVED = "changed/removed"  # entries were removed
+BLOBS = "changed/blobs"  # a step relies on a chunk of a file that existed already
+
+_UNSIGNED = ("pending/", "changed/", "forks/", "gone/", "key/", "other/", "waiting/")
+
+
+def in_key(name: str, longest: int = 900) -> str:
+    """Quote a name for use in a key: ASCII characters other than letters, digits and `_.-~` are percent-encoded.
+
+    A key has at most 1,024 bytes. A name of more than `longest` bytes is truncated, and ends in its digest.
+    """
+    quoted = re.sub("[\0-\x7f]+", lambda found: quote(found[0], safe=""), name)
+    data = quoted.encode("utf-8", "surrogatepass")
+    if len(data) <= longest:
+        return quoted
+    return f"{data[: longest - 40].decode(errors='ignore')}!{blake3(data).hexdigest(length=16)}"
+
+
+@lru_cache(10_000)
+def quoted(name: str) -> str:
+    """Quote the name of a step or loop. Leaves room for the rest of the key, and for keys that contain this one."""
+    return in_key(name, 500)
+
+
+# -- runs
+
+
+def record_key(run_id: str) -> str:
+    return f"run/{in_key(run_id)}"  # never truncated: an id has at most 200 characters
+
+
+def run_id_of(key: str) -> str:
+    """The id of the run whose record has this key."""
+    return unquote(key.removeprefix("run/"))
+
+
+def damaged_key(record: str) -> str:
+    """A new key for a record that failed verification."""
+    return f"damaged/{record}/{os.urandom(4).hex()}"
+
+
+def log_of(owner: str) -> str:
+    """The run's events, by number."""
+    return f"event/{owner}/"
+
+
+def alive_key(owner: str, token: str) -> str:
+    """The lock that a scope holds while its process lives."""
+    return f"alive/{owner}/{token}"
+
+
+def intents_of(owner: str) -> str:
+    """Intents of effect="once" steps, and the records that they were performed."""
+    return f"once/{owner}/"
+
+
+def idempotency_key_of(owner: str, call: str) -> str:
+    return blake3(f"{owner}/{call}".encode()).hexdigest(length=16)
+
+
+def intent_key(owner: str, call: str) -> str:
+    return intents_of(owner) + idempotency_key_of(owner, call)
+
+
+def counters_of(owner: str) -> str:
+    """Ordinals of identical calls, shared by the processes of a scope."""
+    return f"calls/{owner}/"
+
+
+def items_of(owner: str) -> str:
+    """Chunks of generators' items."""
+    return f"items/{owner}/"
+
+
+def state_of(owner: str) -> str:
+    """Snapshots of state and generators by content, and the unseeded generators when the run began."""
+    return f"state/{owner}/"
+
+
+def fork_marks_of(owner: str) -> str:
+    """A mark for each fork that may have aliases of the run's entries."""
+    return f"forks/{owner}/"
+
+
+def changed(owner: str) -> str:
+    """The stamp that changes whenever an entry of `owner` is replaced or forgotten: other processes' caches are stale."""
+    return f"changed/{owner}"
+
+
+# -- entries
+
+
+def first_prefix(owner: str) -> str:
+    """The prefix of the entries of a new run."""
+    return f"node/{owner}/"
+
+
+def new_prefix(owner: str) -> str:
+    """Another prefix for the entries of a run, after a rollback."""
+    return f"node/{owner}.{os.urandom(4).hex()}/"
+
+
+def prefix_of(entry: str) -> str:
+    """The run's prefix, or "shared/", that the key of an entry begins with."""
+    kind, _, rest = entry.partition("/")
+    return "shared/" if kind == "shared" else f"{kind}/{rest.partition('/')[0]}/"
+
+
+def closed(prefix: str) -> str:
+    """The mark that closes a prefix: there are aliases of its entries, so nothing is written under it any more."""
+    return f"{prefix}^"
+
+
+def node_key(prefix: str, step: str, arguments: str, code: str) -> str:
+    return f"{prefix}{quoted(step)}/{arguments}.{code}"
+
+
+def variant_key(key: str, reads: Mapping[str, str]) -> str:
+    """The key of a node's checkpoint for these values read. The node's own entry, under `key`, points to it."""
+    return f"{key}@{blake3(json.dumps(reads, sort_keys=True).encode()).hexdigest(length=16)}"
+
+
+def loop_snapshots_of(prefix: str, loop: str) -> str:
+    return f"{prefix}$/{quoted(loop)}/"
+
+
+def code_key(code: str) -> str:
+    """The parts of the code behind a digest."""
+    return f"code/{code}"
+
+
+# -- contents of files
+
+
+def blob_key(digest: bytes) -> str:
+    """One chunk of a file."""
+    return f"blob/{digest.hex()}"
+
+
+def listing_key(entry: str) -> str:
+    """The list of an entry's chunks."""
+    return f"files/{entry}"
+
+
+def pending_of(node: str) -> str:
+    """Marks for the chunks that a node needs before it has a checkpoint."""
+    return f"pending/{node}/"
+
+
+def pending(node: str, blob: str) -> str:
+    return pending_of(node) + blob
+
+
+def pending_blob(mark: str) -> str:
+    """The key of the chunk that such a mark is for."""
+    return f"blob/{mark.rpartition('/blob/')[2]}"
+
+
+# -- signatures
+
+
+def sealed_as(key: str) -> str | None:
+    """The key an entry is signed for: an event's is that of its log. None for marks and stamps, which are not signed."""
+    if key.startswith("event/"):
+        return key[: key.rindex("/") + 1]
+    return None if key.startswith(_UNSIGNED) else key
