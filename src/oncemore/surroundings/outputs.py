@@ -95,19 +95,19 @@ class Files(Surrounding):
             note.trouble = error
 
     def after(self, context: CallContext, note: _Note | None) -> Effect | None:
-        if note is None and not context.inside:
+        if note is None and not context.inner_outputs:
             return None
         outer, paths = around(context), _Paths(*((note.places, note.here) if note else ((), "")))
-        trouble = [each for each in (note and note.trouble, *context.inside) if isinstance(each, Exception)]
+        trouble = [each for each in (note and note.trouble, *context.inner_outputs) if isinstance(each, Exception)]
         if trouble:
             if outer is not None:
-                outer.inside.append(trouble[0])
+                outer.inner_outputs.append(trouble[0])
             raise trouble[0]
         effect = None if note is None else note.effect
-        if context.inside:
+        if context.inner_outputs:
             effect = _merged(context, effect, paths)
         if effect is not None and outer is not None:
-            outer.inside.append(_anywhere(effect, paths))
+            outer.inner_outputs.append(_anywhere(effect, paths))
         return effect
 
     def verify(self, context: CallContext, effect: Effect | None) -> str | None:
@@ -146,7 +146,7 @@ class Files(Surrounding):
     def _tell_outer(self, context: CallContext, effect: Effect, paths: _Paths) -> None:
         outer = around(context)
         if outer is not None:
-            outer.inside.append(_anywhere(effect, paths))
+            outer.inner_outputs.append(_anywhere(effect, paths))
 
 
 def _anywhere(effect: Effect, paths: _Paths) -> Effect:
@@ -163,7 +163,7 @@ def _anywhere(effect: Effect, paths: _Paths) -> Effect:
 def _merged(context: CallContext, own: Effect | None, paths: _Paths) -> Effect:
     """What the steps inside left, one after the other, and last the step's own."""
     last: dict[str, tuple[str, Any]] = {}
-    for effect in (*context.inside, *(() if own is None else (own,))):
+    for effect in (*context.inner_outputs, *(() if own is None else (own,))):
         for kind in ("gone", "folders", "files", "links"):
             entries: list[Any] = list(effect[kind])  # a name, or a tuple that begins with one
             for each in entries:

@@ -30,7 +30,7 @@ class Generators(Surrounding):
         if member is not None and not member.group.generators:
             member.group.generators = note
         if context.first:
-            context.begun = note
+            context.generators_before = note
         return note
 
     def after(self, context: CallContext, note: dict[str, Any]) -> dict[str, Any] | None:
@@ -48,7 +48,9 @@ class Generators(Surrounding):
                 context.reads[f"random:{_BESIDE}{name}"] = then.hex()
             found[_BESIDE] = ended
         else:  # also where a generator function draws after its first items: it is looked up before them
-            begun = {f"random:{name}": context.begun[name] for name in found if name in context.begun}
+            begun = {
+                f"random:{name}": context.generators_before[name] for name in found if name in context.generators_before
+            }
             context.reads.update({read: state_digest(state).hex() for read, state in begun.items()})
         epochs.leave((f"random:{name}", state_digest(now[name])) for name in found if name != _BESIDE)
         return found
