@@ -174,13 +174,16 @@ def _joined(first: Effect, second: Effect) -> Effect:
         known = changed.setdefault(name, {})
         for i, content in contents.items():
             known[i] = Several([known[i], content]) if i in known and isinstance(content, DELTAS) else content
-    added: Counter[str] = Counter(first.get("added", {}))
+    replaced = {*second.get("bound", {}), *second.get("unbound", ())}  # what the first did to these names is lost
+    added = Counter({name: number for name, number in first.get("added", {}).items() if name not in replaced})
     added.update(second.get("added", {}))
+    bound = {name: value for name, value in first.get("bound", {}).items() if name not in replaced}
+    unbound = [name for name in first.get("unbound", ()) if name not in replaced]
     effect = {
         "changed": changed,
-        "bound": {**first.get("bound", {}), **second.get("bound", {})},
+        "bound": {**bound, **second.get("bound", {})},
         "added": dict(added),
-        "unbound": [*first.get("unbound", ()), *second.get("unbound", ())],
+        "unbound": [*unbound, *second.get("unbound", ())],
     }
     return {part: found for part, found in effect.items() if found}
 
