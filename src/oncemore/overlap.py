@@ -106,9 +106,7 @@ class Concurrent:
         self.steps: set[str] = set()
         self.ended = 0  # when the last of them ended, in an earlier attempt if it was skipped
         self.made: set[int] = set()  # end times of the steps whose changes have been made in this scope
-        self.parted: set[str] = (
-            set()
-        )  # nodes that cannot be skipped, because their changes belong to steps that are not skipped
+        self.parted: set[str] = set()  # nodes that must run, because steps with their changes are not skipped
 
     def stamp(self) -> int:
         """An end time that is later than all before it, even if the clock goes back."""

@@ -11,6 +11,7 @@ step's arguments are known. Source files, installed packages, system files and t
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 import sys
@@ -43,18 +44,16 @@ OBSERVED = "observed"
 
 _UNKNOWN = "unknown"  # equals no recorded digest
 _LARGE = 1 << 26  # bytes; of larger files only size and time are recorded, unless they are observed
-_TICK, _COARSE_TICK = (
-    50_000_000,
-    2_000_000_000,
-)  # ns; changes further apart than this have different times on any file system
-_MOST = 100  # values in the arguments of a call that are searched for paths
+# Changes further apart than this have different times on any file system (coarse: one that stores whole seconds), in ns.
+_TICK, _COARSE_TICK = 50_000_000, 2_000_000_000
+_MOST_VALUES = 100  # values in the arguments of a call that are searched for paths
 _LONGEST = 4096  # characters of a path
 _REMEMBERED = 16  # versions of one file that a run wrote
 _PACKAGE = __name__.partition(".")[0]
-_NO_DATA = (".py", ".pyc", ".pyi", ".so", ".pth")
+_CODE_SUFFIXES = (".py", ".pyc", ".pyi", ".so", ".pth")
 
 
-def _not_data() -> tuple[str, ...]:
+def _system_folders() -> tuple[str, ...]:
     """The folders of programs and libraries. Not all of `/usr`: projects can be there, too."""
     found = {path for name, path in sysconfig.get_paths().items() if name != "data"}
     for prefix in {sys.prefix, sys.base_prefix, "/usr", "/usr/local", ""}:
@@ -63,7 +62,7 @@ def _not_data() -> tuple[str, ...]:
     return tuple(f"{folder}{os.sep}" for folder in sorted(found))
 
 
-_NOT_DATA = _not_data()
+_SYSTEM_FOLDERS = _system_folders()
 
 
 class _Stamp(NamedTuple):
@@ -153,7 +152,7 @@ class _Note:
                 read.digest = read.digest or self.files.digest(path, read.stamp, observed=read.observed)
             elif not read.digest:
                 continue  # it did not exist, or is not a file
-            if self.files.is_of_store(path):
+            if self.files.is_in_store(path):
                 continue
             # a shared result is recorded with full paths: another run may start in another folder
             name = path if self.context.options["share"] else self.files.name(path)
@@ -183,7 +182,7 @@ def declared(options: Mapping[str, Any], arguments: Mapping[str, Any]) -> frozen
 def _paths_in(values: Iterable[Any], *, folders: bool = False, files: bool = False) -> Iterator[str]:
     """The files named in some values, and with `folders` the folders, too. With `files`, those of `File` values instead."""
     pending, searched = deque(values), 0
-    while pending and searched < _MOST:
+    while pending and searched < _MOST_VALUES:
         value = pending.popleft()
         searched += 1
         if isinstance(value, (str, PurePath, File)):  # not any PathLike: a remote file may be downloaded to get a path
@@ -193,9 +192,9 @@ def _paths_in(values: Iterable[Any], *, folders: bool = False, files: bool = Fal
                 if path is not None and (os.path.isfile(path) or (folders and os.path.isdir(path))):
                     yield path
         elif isinstance(value, Mapping):
-            pending.extend(islice(value.values(), _MOST))
+            pending.extend(islice(value.values(), _MOST_VALUES))
         elif isinstance(value, (list, tuple, set, frozenset)):
-            pending.extend(islice(value, _MOST))
+            pending.extend(islice(value, _MOST_VALUES))
         elif (fields := fields_of(value)) is not None:
             pending.extend(fields.values())
 
@@ -293,7 +292,7 @@ def _is_ours() -> bool:
 def _data_path(name: Any) -> str | None:
     """The full path of a file; None if it cannot be data."""
     path = os.path.abspath(os.fsdecode(name))
-    if path.endswith(_NO_DATA) or path.startswith(_NOT_DATA) or os.path.basename(path).startswith(OURS):
+    if path.endswith(_CODE_SUFFIXES) or path.startswith(_SYSTEM_FOLDERS) or os.path.basename(path).startswith(OURS):
         return None
     return path
 
@@ -316,13 +315,13 @@ class RunFiles:
         self.checked: set[str] = set()  # keys of checkpoints whose files have been compared
         self.warned: set[tuple[str, str]] = set()
         self._known: dict[str, dict[str, Any]] = {}  # what is stored about each file
-        self._of_stores: dict[str, bool] = {}  # by folder
+        self._store_folders: dict[str, bool] = {}  # by folder
 
-    def is_of_store(self, path: str) -> bool:
+    def is_in_store(self, path: str) -> bool:
         folder = os.path.dirname(path)
-        if folder not in self._of_stores:
-            self._of_stores[folder] = in_store(folder)
-        return self._of_stores[folder]
+        if folder not in self._store_folders:
+            self._store_folders[folder] = in_store(folder)
+        return self._store_folders[folder]
 
     def name(self, path: str) -> str:
         inside = path.startswith(self.root.rstrip(os.sep) + os.sep)
@@ -381,7 +380,7 @@ class RunFiles:
         """Whether an earlier attempt at this run was the last to write the file. Equal content alone may be an edit."""
         if path in self.written:
             return False
-        attempt, run = self._stored(path).get("wrote", {}).get(_mark(stamp)), self._run()
+        attempt, run = self._stored(path).get("wrote", {}).get(_version(stamp)), self._run()
         return attempt is not None and run is not None and attempt < run.attempt_number
 
     # In the store, by file: "wrote", which versions the run wrote; "seen", the digest that belongs to a size and time.
@@ -414,11 +413,11 @@ class RunFiles:
         attempt = 0 if run is None else run.attempt_number
         for path in pending:
             stamp = _stamp(path)
-            if stamp is None or self.is_of_store(path):
+            if stamp is None or self.is_in_store(path):
                 continue
-            mark, wrote = _mark(stamp), dict[str, int](self._stored(path).get("wrote", {}))
-            if wrote.pop(mark, None) != attempt:
-                wrote = dict([*wrote.items(), (mark, attempt)][-_REMEMBERED:])
+            version, wrote = _version(stamp), dict[str, int](self._stored(path).get("wrote", {}))
+            if wrote.pop(version, None) != attempt:
+                wrote = dict([*wrote.items(), (version, attempt)][-_REMEMBERED:])
                 changed[path] = {**self._stored(path), "wrote": wrote}
         for path, stamp, content in seen:
             if self._stored_digest(path, stamp) != content:
@@ -431,7 +430,7 @@ class RunFiles:
             run.store.commit(put={entry.key: entry.frames for entry in entries})
 
 
-def _mark(stamp: _Stamp) -> str:
+def _version(stamp: _Stamp) -> str:
     return f"{stamp.size} bytes at {stamp.time}"
 
 
@@ -440,29 +439,24 @@ def _is_fresh(stamp: _Stamp) -> bool:
     return time.time_ns() - stamp.time < (_TICK if stamp.time % 1_000_000_000 else _COARSE_TICK)
 
 
-_of_runs: weakref.WeakKeyDictionary[Any, RunFiles] = weakref.WeakKeyDictionary()
+_files_by_run: weakref.WeakKeyDictionary[Any, RunFiles] = weakref.WeakKeyDictionary()
 
 
 def files_of(run: Any) -> RunFiles:
     """What this process knows about the run's files."""
-    found = _of_runs.get(run)
+    found = _files_by_run.get(run)
     if found is None:
-        found = _of_runs.setdefault(run, RunFiles(run))
+        found = _files_by_run.setdefault(run, RunFiles(run))
     return found
 
 
+@functools.cache  # once per process
 def listen_to_opens() -> None:
     """Start to observe what steps read, and what is written by them or between them."""
-    if not _Listening.on:
-        _Listening.on = True
-        listen("open", _opened)
-        listen("os.remove", _removed)
-        listen("os.rename", _renamed)
-        listen("sqlite3.connect", _connected)
-
-
-class _Listening:
-    on = False
+    listen("open", _opened)
+    listen("os.remove", _removed)
+    listen("os.rename", _renamed)
+    listen("sqlite3.connect", _connected)
 
 
 def enter(run: Any) -> None:
@@ -479,15 +473,15 @@ def leave(run: Any) -> None:
         pass  # recording the end of the run raises the same error
 
 
-def wrote(run: Any, path: str, *, now: bool) -> None:
-    """A file is an output of a step that ran (`now`) or was skipped."""
+def note_output(run: Any, path: str, *, ran: bool) -> None:
+    """A file is an output of a step, which `ran` or was skipped."""
     for note in _here():
         if path in note.reads and not note.reads[path].opened:
             del note.reads[path]
         note.written.add(path)
     files = files_of(run)
     files.written.add(path)
-    if now:
+    if ran:
         files.write(path)
 
 

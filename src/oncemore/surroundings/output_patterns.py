@@ -24,9 +24,9 @@ Declared = Union[str, "os.PathLike[str]"]
 Outputs = Collection[Declared] | Callable[..., Declared | Iterable[Declared]]
 Name = tuple[int | str, str]  # the output's name, and the path below its base
 
-_MAGIC = r"[*?[]"
+_WILDCARD = r"[*?[]"
 _AFTER_NAME = r"[.[]"
-_FORM = Formatter()
+_FORMATTER = Formatter()
 
 
 class Output(NamedTuple):
@@ -54,7 +54,7 @@ def _placeholders(pattern: Declared, step: str) -> Iterator[str]:
         raise UsageError(f"step {step}: outputs has {pattern!r}, which is not a path")
     text = os.fspath(pattern)
     try:
-        for _, field, spec, _ in _FORM.parse(text):
+        for _, field, spec, _ in _FORMATTER.parse(text):
             if field is not None:
                 yield re.split(_AFTER_NAME, field, maxsplit=1)[0]
                 yield from _placeholders(spec or "", step)
@@ -95,8 +95,8 @@ def outputs_of(context: CallContext) -> list[Output]:
 
 def _output(number: int, pattern: str, context: CallContext) -> Output:
     base, rest = "", ""
-    for literal, field, spec, conversion in _FORM.parse(pattern):
-        wild = re.search(_MAGIC, literal)
+    for literal, field, spec, conversion in _FORMATTER.parse(pattern):
+        wild = re.search(_WILDCARD, literal)
         if rest or wild is None:
             base, rest = (base, rest + literal) if rest else (base + literal, "")
         else:
@@ -112,8 +112,8 @@ def _output(number: int, pattern: str, context: CallContext) -> Output:
 
 def _filled_in(pattern: str, field: str, spec: str, conversion: Any, context: CallContext) -> str:
     try:
-        value = _FORM.convert_field(_FORM.get_field(field, (), context.arguments)[0], conversion)
-        spec = _FORM.vformat(spec, (), context.arguments)
+        value = _FORMATTER.convert_field(_FORMATTER.get_field(field, (), context.arguments)[0], conversion)
+        spec = _FORMATTER.vformat(spec, (), context.arguments)
         return os.fspath(value) if isinstance(value, os.PathLike) and not spec else format(value, spec)
     except Exception as error:  # attributes and formatting of the user's objects can raise anything
         raise UsageError(f"step {context.step}: outputs={pattern!r}: {type(error).__name__}: {error}") from error

@@ -90,7 +90,7 @@ class Files(Surrounding):
             note.effect = {"declared": note.declared, "folders": [], "files": [], "links": [], "gone": gone}
             _store(found, paths, context, note.effect)
             for name, _ in note.effect["files"]:
-                inputs.wrote(context.run, paths.full(name), now=True)
+                inputs.note_output(context.run, paths.full(name), ran=True)
         except (CodecError, StoreError) as error:  # raised later: the step itself has succeeded
             note.error = error
 
@@ -136,7 +136,7 @@ class Files(Surrounding):
         ready = effect.pop("ready")
         ready.put()
         for name, _ in effect["files"]:
-            inputs.wrote(context.run, ready.paths.full(name), now=False)
+            inputs.note_output(context.run, ready.paths.full(name), ran=False)
         self._add_to_outer(context, effect, ready.paths)
 
     def repeat(self, context: CallContext, effect: Effect) -> None:

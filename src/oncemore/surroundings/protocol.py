@@ -41,16 +41,14 @@ class CallContext:
     spaces: Mapping[str, Any] = field(default_factory=dict[str, Any])  # project modules and classes that it reaches
     digests: Digests | None = None  # from identifying the arguments, while these are unchanged
     node: str = ""  # the key of its checkpoint
-    member: Member | None = None  # its place among concurrent steps; None if it is skipped, or a generator
+    member: Member | None = None  # in the group of concurrent steps; None if it is skipped, or a generator
     per_item: bool = False  # a generator: kinds with `per_item` look around each item, the others around all of them
     roots: Roots = field(init=False)
     reads: dict[str, str] = field(default_factory=dict[str, str])  # digests of what it read, by "kind:name"
     shown: dict[str, str] = field(default_factory=dict[str, str])  # the same for people, by label
     sets: set[str] = field(default_factory=set[str])  # state keys that it set
     existed: dict[str, bool] = field(default_factory=dict[str, bool])  # whether a touched state key existed before
-    before_step: dict[str, Before] = field(
-        default_factory=dict[str, Before]
-    )  # values it may change before touching them
+    before_step: dict[str, Before] = field(default_factory=dict[str, Before])  # values it may change without touching
     inner_outputs: list[Any] = field(default_factory=list[Any])  # output files of the steps that it called, or errors
     inputs: Any = None  # the files it opens, see inputs.py
     files: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])  # files it read: size, time and digest

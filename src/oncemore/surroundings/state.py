@@ -79,7 +79,7 @@ class State(MutableMapping[str, Any]):
     """The run's state. Keys are strings; `state.x` is `state["x"]`.
 
     >>> from oncemore import checkpoint_scope
-    >>> with checkpoint_scope("state-demo", store="memory://doctest") as run:
+    >>> with checkpoint_scope("state-demo", store="memory://state-demo") as run:
     ...     run.state["n"] = 1
     ...     run.state.n += 1
     ...     run.state

@@ -76,18 +76,14 @@ class Watch:
 
     def read(self, key: str) -> None:
         """The step is about to read the key. From then on it may change the value in place."""
-        if (
-            f"state:{key}" in self.context.reads
-            or (key in self._values_before and key != KEYS)
-            or key in self.context.sets
-        ):
-            return  # already noted, or set by the step itself, which is no dependency
+        noted = f"state:{key}" in self.context.reads or (key in self._values_before and key != KEYS)
+        if noted or key in self.context.sets:  # what the step set itself is no dependency
+            return
         part = self._before(key)
         self.context.reads[f"state:{key}"], self.context.shown[label(key)] = part.digest, part.shown
         if part.digest == UNKNOWN:
-            self._trouble = (
-                f"state[{key!r}] is a {type(self._values_before[key]).__name__}, which has no stable identity"
-            )
+            kind = type(self._values_before[key]).__name__
+            self._trouble = f"{label(key)} is a {kind}, which has no stable identity"
 
     def _note_key(self, key: str) -> None:
         value = self._values_before[key] = self.state._values.get(key, _NOTHING)
@@ -126,9 +122,8 @@ class Watch:
                 if key not in self._notes and key not in self._early_notes and key not in self._own:
                     note = self._early_notes[key] = self._note(key)
                     before = self.context.before_step.get(key)
-                    if (
-                        before is None or before.digest_at_yield != note.whole
-                    ):  # new, or changed by a generator's consumer
+                    # new, or changed by a generator's consumer
+                    if before is None or before.digest_at_yield != note.whole:
                         self.context.before_step[key] = Before(note.value, self._part(key, note), note.whole)
 
     def _changed_before(self, key: str, value: Any) -> str | None:
