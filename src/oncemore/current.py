@@ -1,8 +1,8 @@
-"""Which run is current, and which steps are being computed around here: for each thread and task.
+"""The current run, and the enclosing steps, of each thread and task.
 
-A task has what was around it where it was made: that is what context variables do. A thread starts without any, so what a step
-hands to other threads takes it along: `threading.Thread.start` and `ThreadPoolExecutor.submit` note which step called them.
-Only our own variables travel; those of the script stay as Python has them.
+A task inherits both through context variables. A new thread has no context variables, so `threading.Thread.start` and
+`ThreadPoolExecutor.submit` are wrapped: they note which step called them, and the work in the other thread belongs to it. Only
+oncemore's own variables are passed on, not those of the script.
 """
 
 from __future__ import annotations
@@ -27,18 +27,14 @@ else:
 T = TypeVar("T")
 
 _NOT_SET: Any = object()
-_current: ContextVar[Session | None] = ContextVar(
-    "oncemore_run", default=_NOT_SET
-)  # not set where no scope was entered
-rehearsal: Any = None  # a `Look`, while a script is run to look, not to do (see dry_run.py)
-opened: dict[
-    Session, tuple[Session | None, int]
-] = {}  # the runs open in this process: the run around each, and its thread
-engaged: set[object] = set()  # references to runs that keep something, and to rehearsals: without any, calls are plain
+_current: ContextVar[Session | None] = ContextVar("oncemore_run", default=_NOT_SET)  # not set outside of any scope
+rehearsal: Any = None  # a `Look` during a dry run (see dry_run.py)
+opened: dict[Session, tuple[Session | None, int]] = {}  # the runs open in this process: their outer runs and threads
+engaged: set[object] = set()  # references to active runs and dry runs; without any, a call is a plain function call
 
 
 def engage(keeper: object) -> None:
-    """From now on calls may be more than plain ones, as long as `keeper` exists: a task may go on in a scope that was left."""
+    """Treat calls as steps while `keeper` exists, even after its scope has closed: a task may go on."""
     engaged.add(weakref.ref(keeper, engaged.discard))
 
 
@@ -46,7 +42,7 @@ def engage(keeper: object) -> None:
 
 
 def current_session() -> Session | None:
-    """The run whose scope this thread or task is in, or None."""
+    """The run whose scope this thread or task is in; None outside of any scope."""
     run = _current.get()
     if run is not _NOT_SET:
         return run
@@ -55,10 +51,10 @@ def current_session() -> Session | None:
 
 
 def session_here(*, sends: bool = False) -> Session | None:
-    """The run that a step called here belongs to, or, with `sends`, one that is pickled here.
+    """The run of a step that is called here or, with `sends`, pickled here.
 
-    Threads of pools enter no scope. While one run is open in the process (or one inside the others), theirs is that. A pool
-    pickles what it sends in a thread of its own, which serves all runs, whoever started it.
+    A thread of a pool is in no scope. It belongs to the innermost open run, if that is unambiguous. A process pool pickles
+    what it sends in a thread of its own, which serves all runs; so with `sends`, it does not matter who started the thread.
     """
     run = _current.get()
     if run is not _NOT_SET:
@@ -83,14 +79,14 @@ def leave(token: Token[Session | None]) -> None:
     _current.reset(token)
 
 
-# -- what is around a thread or task
+# -- the enclosing steps of a thread or task
 
 
 class Around(Generic[T]):
-    """What code is inside of, the outermost first: steps that are being computed, or something that belongs to them.
+    """The stack of items that enclose the code running here, outermost first: running steps, or objects that belong to them.
 
-    `open` are all that are not over, in whichever thread. A task, or a thread, may outlive the step that started it; what is
-    over is around it no longer.
+    `open` has the items of all threads that have not ended. A task or thread may outlive the step that started it; items that
+    have ended enclose it no longer.
     """
 
     def __init__(self, name: str) -> None:
@@ -99,7 +95,7 @@ class Around(Generic[T]):
         _all.append(self)
 
     def get(self) -> tuple[T, ...]:
-        """What is around here."""
+        """The items that enclose the caller."""
         items = self._items.get()
         if items is None:
             origin = _origin()
@@ -109,12 +105,12 @@ class Around(Generic[T]):
         return items
 
     def set(self, items: tuple[T, ...]) -> Token[tuple[T, ...] | None]:
-        """From now on `items` are around here; the last of them begins, if it is new."""
+        """Make `items` the enclosing ones. If the last of them is new, it begins."""
         self.open.update(items[-1:])
         return self._items.set(items)
 
     def reset(self, token: Token[tuple[T, ...] | None]) -> None:
-        """Take back what `set` did; what began with it is over."""
+        """Undo `set`. The item that began with it ends."""
         items = self._items.get() or ()
         self._items.reset(token)
         if items[-1:] != (self._items.get() or ())[-1:]:
@@ -125,22 +121,22 @@ class Around(Generic[T]):
 
 
 def known(*, sends: bool = False) -> bool:
-    """Whether it is known what is around here. It is not in a thread that works for whoever comes.
+    """Whether the enclosing steps are known. In a thread that works for anybody, they are not.
 
-    With `sends`, who started the thread does not count (see `session_here`).
+    With `sends`, it does not matter who started the thread (see `session_here`).
     """
     inside = _current.get() is not _NOT_SET or any(around.is_set() for around in _all)
     return inside or (not sends and _origin() is not None)
 
 
 class _Origin(NamedTuple):
-    """What was around where a thread was started, or work for another thread was handed over."""
+    """The run and the enclosing items where a thread was started, or work was submitted to a pool."""
 
     run: Session | None
     around: dict[Around[Any], tuple[Any, ...]]
 
     def do(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Do some work as if it were done there."""
+        """Call a function as if it were called there."""
         tokens = [(around, around._items.set(items)) for around, items in self.around.items()]
         entered = _current.set(self.run) if any(self.around.values()) else None
         try:
@@ -149,18 +145,18 @@ class _Origin(NamedTuple):
             if entered is not None:
                 _current.reset(entered)
             for around, token in tokens:
-                around._items.reset(token)  # it is over where it began, not here
+                around._items.reset(token)  # not `reset`: the items end where they began
 
 
 _all: list[Around[Any]] = []
-# The threads that steps started, with what was around there. Weak: a thread of a pool may live much longer than the step.
+# The threads that steps started, with their origins. Weak: a thread of a pool may live much longer than the step.
 _started: weakref.WeakKeyDictionary[threading.Thread, Callable[[], _Origin]] = weakref.WeakKeyDictionary()
 _any_started = False
-starting: list[Callable[[threading.Thread], object]] = []  # who is told before a thread starts
+starting: list[Callable[[threading.Thread], object]] = []  # called before a thread starts
 
 
 def _origin() -> _Origin | None:
-    """Where this thread was started, if a step did that which is not over."""
+    """Where this thread was started, if a step did that and has not ended."""
     if not _any_started:
         return None
     started = _started.get(threading.current_thread())
@@ -173,12 +169,12 @@ def _here() -> _Origin:
 
 
 def _weakly(origin: _Origin) -> Callable[[], _Origin]:
-    """The origin as far as it is not over."""
+    """A function that returns the origin without what has ended since, and that keeps nothing alive."""
     run = None if origin.run is None else weakref.ref(origin.run)
-    kept = {around: [weakref.ref(item) for item in items] for around, items in origin.around.items()}
+    weak = {around: [weakref.ref(item) for item in items] for around, items in origin.around.items()}
 
     def now() -> _Origin:
-        found = {around: [ref() for ref in refs] for around, refs in kept.items()}
+        found = {around: [ref() for ref in refs] for around, refs in weak.items()}
         live = {around: tuple(item for item in items if item in around.open) for around, items in found.items()}
         return _Origin(None if run is None else run(), live)
 
@@ -192,8 +188,8 @@ def _start(wrapped: Callable[[], None], thread: threading.Thread, args: Any, kwa
         if any(origin.around.values()):
             _any_started = True
             _started[thread] = _weakly(origin)
-    for tell in starting:
-        tell(thread)
+    for callback in starting:
+        callback(thread)
     wrapped(*args, **kwargs)
 
 
@@ -208,7 +204,7 @@ wrap_function_wrapper(ThreadPoolExecutor, "submit", _submit)
 
 
 def _after_fork() -> None:
-    """A forked child has only the thread that forked: what others compute is not computed here."""
+    """A forked child has only the thread that forked: steps of other threads do not run here."""
     for around in _all:
         around.open.intersection_update(around.get())
 

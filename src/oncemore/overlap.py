@@ -1,10 +1,10 @@
-"""Steps that run side by side: threads of `run.map`, tasks that are gathered.
+"""Concurrent steps: in threads of `run.map`, or in tasks that are gathered.
 
-What such steps read of shared data depends on timing, and so does what each of them finds changed when it ends. So two rules
-hold for them. A step that overlaps with others counts the data as it was before any step of the run touched it, not what the
-others have made of it meanwhile. And a change belongs to the step that ends next after it; when the steps are skipped, a map
-makes the changes in the order in which they ended. A step whose changes may belong to others that ended while it ran is
-skipped only if those are.
+What such steps read of shared data depends on timing, and so do the changes that each of them finds when it ends. Two rules
+make them deterministic enough to be skipped. First, a step that overlaps with others is identified by the data as it was
+before any step touched it, not as the others have left it meanwhile. Second, a change belongs to the first step that ends
+after it; when the steps are skipped, a map applies the changes in the order in which the steps ended. A step whose changes
+may belong to others that ended while it ran is skipped only if those are, too.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Any
 
 
 class Group:
-    """The steps that are being computed under one step, or under none; `notes` is how the data was when one last ended."""
+    """The running steps that one step, or the script itself, has called. `notes` has the data when one of them last ended."""
 
     def __init__(self, thread: int = 0) -> None:
         self._process, self._lock = os.getpid(), threading.RLock()
-        self.thread = thread or threading.get_ident()  # of the step around them, or of the scope
+        self.thread = thread or threading.get_ident()  # of the enclosing step, or of the scope
         self.epochs = Epochs()
         self.notes: dict[str, Any] = {}
-        self.generators: dict[str, Any] = {}  # how the random generators were when the first of them began
-        self.pending: list[Any] = []  # changes that belong to the step that ends next
-        self.changes: list[tuple[int, set[str]]] = []  # when one of them ended, and the data whose changes are its own
-        self.entered = 0  # so many, so far
-        self.maps = 0  # open ones: all that runs in them runs side by side, also if one happens to be alone
+        self.generators: dict[str, Any] = {}  # states of the random generators when the first of them began
+        self.pending: list[Any] = []  # changes that belong to the next step to end
+        self.changes: list[tuple[int, set[str]]] = []  # for each that ended: the time, and the data that it changed
+        self.entered = 0  # number of steps so far
+        self.maps = 0  # number of open maps: their steps count as concurrent, even if only one is running
         self._running: set[object] = set()
         self._last: object = None
 
@@ -38,14 +38,14 @@ class Group:
 
     @property
     def lock(self) -> Any:
-        """Of this process: in a forked child the parent's may be held by a thread that is not there."""
+        """The lock of this process: in a forked child, a thread that does not exist there may hold the parent's."""
         if self._process != os.getpid():
             self._process, self._lock = os.getpid(), threading.RLock()
         return self._lock
 
     @property
     def apart(self) -> bool:
-        """Whether a call that is made here runs beside others, also if none happens to run now: in a map, a thread of a pool."""
+        """Whether a call made here counts as concurrent even if no other runs now: in a map, or in a thread of a pool."""
         return self.maps > 0 or threading.get_ident() != self.thread
 
     def enter(self) -> Member:
@@ -64,7 +64,7 @@ class Group:
 
     @contextmanager
     def map(self) -> Generator[None]:
-        """Around steps that are to run side by side."""
+        """The steps inside this block run concurrently."""
         with self.lock:
             self.maps += 1
         try:
@@ -75,16 +75,16 @@ class Group:
 
 
 class Member:
-    """One of these steps. `overlapped`: another ran at the same time, which is certain only when it has ended."""
+    """One of these steps. `overlapped`, if another ran at the same time, is final only when the step has ended."""
 
     def __init__(self, group: Group, *, alone: bool) -> None:
         self.group, self.overlapped = group, not alone
-        self.ended = 0  # when its changes were looked at (see `Concurrent.stamp`), if it ran beside others
+        self.ended = 0  # when its changes were collected (see `Concurrent.stamp`), if it overlapped with others
         self.began = len(group.changes)
-        self.needs: list[int] = []  # when those ended that changes of this one may belong to
+        self.needs: list[int] = []  # end times of steps to which its changes may belong
 
     def end(self, stamp: int, reached: set[str], changed: set[str]) -> None:
-        """Its changes have been looked at, and are its own from now on; `reached` is the data that it can change."""
+        """Its changes have been collected. `reached` is the data that it can change."""
         self.ended = stamp
         self.needs = [ended for ended, names in self.group.changes[self.began :] if not names.isdisjoint(reached)]
         if changed:
@@ -92,7 +92,7 @@ class Member:
 
     @property
     def shares(self) -> bool:
-        """Whether another is running, or has been since this one began, or might have been."""
+        """Whether another step is running, or has or might have run since this one began."""
         return self.overlapped or self.group._last is not self
 
     def leave(self) -> None:
@@ -100,35 +100,35 @@ class Member:
 
 
 class Concurrent:
-    """Of all steps of a run: those that overlap with others, and the order in which they end."""
+    """The steps of a run that overlap with others, and the order in which they end."""
 
     def __init__(self) -> None:
         self.steps: set[str] = set()
-        self.ended = 0  # when the last one ended that ran beside others, also in an earlier attempt if it was skipped
-        self.made: set[int] = set()  # when those ended whose changes this scope has seen
-        self.parted: set[str] = set()  # nodes that cannot be skipped: their changes belong to steps that are not
+        self.ended = 0  # when the last of them ended, in an earlier attempt if it was skipped
+        self.made: set[int] = set()  # end times of the steps whose changes have been made in this scope
+        self.parted: set[str] = set()  # nodes that must run, because steps with their changes are not skipped
 
     def stamp(self) -> int:
-        """The time, for a step that ends beside others: later than for all before it, whatever the clock says."""
+        """An end time that is later than all before it, even if the clock goes back."""
         self.ended = max(time.time_ns(), self.ended + 1)
         self.made.add(self.ended)
         return self.ended
 
     def skipped(self, ended: int) -> None:
-        """A step has been skipped that ended then."""
+        """A step with this end time has been skipped."""
         self.ended = max(self.ended, ended)
         self.made.add(ended)
 
 
 class Epochs:
-    """The data that the steps under one step, or under none, read: what that step or the script made of it, and what they left."""
+    """Digests of data that the steps of a group read: as the script or enclosing step made it, and as the steps left it."""
 
     def __init__(self) -> None:
         self._first: dict[str, bytes] = {}
         self._left: dict[str, bytes] = {}
 
     def first(self, data: Iterable[tuple[str, bytes]], *, busy: bool) -> list[bytes]:
-        """What the script itself made of each; `busy`: steps are running, and may be changing it now."""
+        """The digest of each as the script made it. If `busy`, a difference may be due to running steps."""
         found: list[bytes] = []
         for name, now in data:
             if name not in self._first or (not busy and self._left[name] != now):
@@ -137,16 +137,16 @@ class Epochs:
         return found
 
     def restart(self, data: Iterable[tuple[str, bytes]]) -> None:
-        """The script has made this of it."""
+        """The script has changed the data to this."""
         for name, now in data:
             self._first[name] = self._left[name] = now
 
     def leave(self, data: Iterable[tuple[str, bytes]]) -> None:
-        """A step has changed some of it, or was skipped and has changed it again."""
+        """A step has changed the data to this, by running or by being skipped."""
         self._left.update(data)
 
     def known(self) -> tuple[dict[str, bytes], dict[str, bytes]]:
-        """All of it, for a loop that goes on in a later scope."""
+        """All digests, for a loop that is resumed in a later scope."""
         return dict(self._first), dict(self._left)
 
     def resume(self, known: tuple[dict[str, bytes], dict[str, bytes]]) -> None:

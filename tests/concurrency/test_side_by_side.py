@@ -406,3 +406,42 @@ def test_a_step_whose_changes_were_recorded_with_another_runs_again_if_that_is_n
         pass
     reasons = {each.reason for each in run.events() if isinstance(each, events.StepCompleted)}
     assert any("recorded with a step that ran at the same time" in each for each in reasons)
+
+
+phase: Any = 0
+
+
+@checkpointed
+def append_one(x: int) -> int:
+    results.append(x)
+    return x
+
+
+@checkpointed
+def pass_through_phases(name_is_deleted: bool) -> None:
+    global phase
+    if name_is_deleted:
+        del phase
+    else:
+        phase += 1
+    begun.set()
+    go_on.wait()
+    phase = "done"
+
+
+@pytest.mark.parametrize("name_is_deleted", [True, False])
+def test_a_global_bound_again_after_another_step_was_skipped_has_its_last_value(name_is_deleted: bool) -> None:
+    global phase
+    for attempt, ran in enumerate(({"append_one": 1}, {"pass_through_phases": 1}, {})):
+        begin()
+        phase = 0
+        with checkpoint_scope("phases", store="store") as run, ThreadPoolExecutor(2) as pool:
+            if attempt:
+                passing = pool.submit(pass_through_phases, name_is_deleted)
+                assert attempt == 2 or begun.wait(10)
+            pool.submit(append_one, 1).result()
+            go_on.set()
+            if attempt:
+                passing.result()
+                assert phase == "done"
+        assert (run.ran, results) == (ran, [1])

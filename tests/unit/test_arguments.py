@@ -540,7 +540,9 @@ def test_objects_that_were_one_and_are_two_now_make_the_step_run_again() -> None
     def apart(run: Run) -> Any:
         a: list[int] = []
         b: list[int] = []
-        with pytest.warns(CheckpointWarning, match="argument `b` is made of other objects, or shares them otherwise"):
+        with pytest.warns(
+            CheckpointWarning, match="argument `b` consists of other objects, or shares them differently"
+        ):
             return grow_first(a, b), a, b
 
     assert scope(alike).value == (1, [1])
@@ -553,7 +555,7 @@ def test_objects_that_were_two_and_are_one_now_make_the_step_run_again() -> None
 
     def alike(run: Run) -> Any:
         mine: list[int] = []
-        with pytest.warns(CheckpointWarning, match="shares them otherwise"):
+        with pytest.warns(CheckpointWarning, match="shares them differently"):
             return grow_first(mine, mine), mine
 
     assert scope(apart).value == 0
@@ -577,7 +579,7 @@ def test_parts_of_an_argument_that_are_shared_otherwise_make_the_step_run_again(
         x: list[int] = []
         y: list[int] = []
         rows = [x, y, y]
-        with pytest.warns(CheckpointWarning, match="shares them otherwise"):
+        with pytest.warns(CheckpointWarning, match="shares them differently"):
             grow_last(rows)
         return rows
 

@@ -408,7 +408,7 @@ def test_outputs_declared_later_make_the_step_run() -> None:
         (lambda oot: oot, "outputs names 'oot', which is no parameter. There are: out, n"),
         ("{out}/x", r"must be a list of paths: \['{out}/x'\]"),
         (Path("x"), "must be a list of paths"),
-        (["{out"], "'{out', which is no pattern: expected '}'"),
+        (["{out"], "'{out', which is not a valid pattern: expected '}'"),
         ([3], "outputs has 3, which is not a path"),
     ],
 )
@@ -758,11 +758,11 @@ def test_a_damaged_chunk_makes_the_step_run_and_is_mended(how: str) -> None:
     store, (key,) = open_store(STORE), chunks()
     os.unlink("out/model.bin")
     store.commit(**({"delete": [key]} if how == "gone" else {"put": {key: [b"nonsense"]}}))  # type: ignore[arg-type]
-    with pytest.warns(CheckpointWarning, match="train runs again: a file that it wrote cannot be put back") as told:
+    with pytest.warns(CheckpointWarning, match="train runs again: a file that it wrote cannot be restored") as told:
         run = train_again()
     assert len(told) == 1
     assert ran(run) == {"train": 1}
-    assert reasons()[-1].startswith("a file that it wrote cannot be put back: entry blob/")
+    assert reasons()[-1].startswith("a file that it wrote cannot be restored: entry blob/")
     os.unlink("out/model.bin")
     assert reused(train_again()) == {"train": 1}
     assert Path("out/model.bin").read_text() == "model"

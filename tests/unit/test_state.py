@@ -98,7 +98,7 @@ def test_it_has_what_a_mapping_has() -> None:
 @pytest.mark.parametrize("name", ["items", "get", "digest", "replace", "_values"])
 def test_an_attribute_that_would_not_be_found_again_is_refused(name: str) -> None:
     with checkpoint_scope("run") as run:
-        with pytest.raises(AttributeError, match="taken"):
+        with pytest.raises(AttributeError, match="reserved"):
             setattr(run.state, name, 1)
         if name != "_values":
             run.state[name] = 1

@@ -1,8 +1,8 @@
 """Surroundings: what a step can read or change besides its arguments and result.
 
-Each kind is one small module that follows `Surrounding`: it notes what is there before a step, says after it what the step
-changed (an effect, or None), and applies an effect again when the step is skipped. Effects are pickled together with
-the result, so what they share stays shared. All of this costs only when a step runs.
+Each kind is one small module that implements `Surrounding`. It notes how things are before a step, reports afterwards what
+the step changed (its effect, or None), and applies that effect when the step is skipped. Effects are pickled together with
+the result, so objects that they share stay shared. A step without effects costs nothing here when it is skipped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..identity.display import Part
-from .protocol import SKIP as SKIP  # first: the kinds take their protocol from here
+from .protocol import SKIP as SKIP  # first: the kinds below import the protocol from here
 from .protocol import Before as Before
 from .protocol import CallContext as CallContext
 from .protocol import Surrounding as Surrounding
@@ -21,45 +21,49 @@ from . import inputs  # isort: skip
 from . import arguments, figures, outputs, globals, output, process, rng, library_settings, state_changes  # isort: skip
 
 _OURS: tuple[Surrounding, ...] = (
-    output.Output(),  # first: it stops listening before another kind has something to warn about
+    output.Output(),  # first: it stops capturing before another kind emits a warning
     inputs.Inputs(),
-    outputs.Files(),  # before the process: relative paths are those of the folder that the step began in
+    outputs.Files(),  # before the process: relative paths are those of the folder in which the step began
     arguments.Arguments(),
     globals.Globals(),
     state_changes.StateKind(),
     rng.Generators(),
     process.Process(),
     process.Calls(),
-    library_settings.Settings(),  # before figures, which are drawn by them
+    library_settings.Settings(),  # before figures, which depend on them
     figures.Figures(),
 )
 _kinds: dict[str, Surrounding] = {kind.name: kind for kind in _OURS}
-verifying: set[str] = set()  # those of the user's that look at every step before it is skipped, also without effects
+verifying: set[str] = set()  # registered kinds with a `verify` of their own, which is called before every skip
 
 
 def kinds() -> tuple[Surrounding, ...]:
-    """The kinds that count, ours first."""
-    return tuple(_kinds.values())  # another thread may register one meanwhile
+    """All kinds, ours first."""
+    return tuple(_kinds.values())  # a copy: another thread may register one meanwhile
 
 
 def register_surrounding(kind: Surrounding) -> None:
-    """Make a kind of surrounding count for all steps of this process; the same name replaces an earlier one."""
+    """Watch a kind of surrounding in all steps of this process. It replaces an earlier one of the same name."""
     if not kind.name:
-        raise UsageError(f"{kind!r} has no name; effects are kept under it")
+        raise UsageError(f"{kind!r} has no name, and its effects are stored under its name. Set `name` in its class")
     _kinds[kind.name] = kind
-    (verifying.discard if type(kind).verify is Surrounding.verify else verifying.add)(kind.name)
+    if type(kind).verify is Surrounding.verify:
+        verifying.discard(kind.name)
+    else:
+        verifying.add(kind.name)
 
 
 class Watcher:
-    """All surroundings of one call that runs."""
+    """All surroundings of one running call."""
 
     def __init__(self, context: CallContext, *, per_item: bool | None = None) -> None:
         self.context = context
-        chosen = [kind for kind in kinds() if per_item is None or kind.per_item is per_item]
         self._notes: list[tuple[Surrounding, Any]] = []
-        self.waiting: list[tuple[Surrounding, Any]] = []  # those that do something when the step has returned
+        self.waiting: list[tuple[Surrounding, Any]] = []  # those to call when the step has returned
         try:
-            for kind in chosen:
+            for kind in kinds():
+                if per_item is not None and kind.per_item is not per_item:
+                    continue
                 note = kind.before(context)
                 if note is not SKIP:
                     self._notes.append((kind, note))
@@ -75,26 +79,26 @@ class Watcher:
             kind.returned(self.context, note)
 
     def effects(self) -> dict[str, Any]:
-        """What the step changed, by kind. An error of one kind is raised after all have had their turn."""
+        """What the step changed, by kind. If a kind raises, the others still finish before the error is raised."""
         found: dict[str, Any] = {}
-        trouble: Exception | None = None
+        first_error: Exception | None = None
         self.context.roots.recorded.clear()
         for kind, note in self._notes:
             try:
                 found[kind.name] = kind.after(self.context, note)
             except Exception as error:
-                trouble = trouble or error
-        if trouble is not None:
-            raise trouble
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
         return {name: effect for name, effect in found.items() if effect is not None}
 
     def failed(self) -> None:
-        """The step raised."""
+        """The step has raised."""
         for kind, note in reversed(self._notes):
             kind.failed(self.context, note)
 
 
-# -- what steps read: names like "state:x", which begin with the kind's own
+# -- reads: their names begin with the name of their kind, as in "state:x"
 
 
 def _kind_of(read: str) -> tuple[Surrounding | None, str]:
@@ -103,49 +107,44 @@ def _kind_of(read: str) -> tuple[Surrounding | None, str]:
 
 
 def digest_of(run: Any, read: str) -> str:
-    """What identifies, now, what a step has read under that name; nothing equals what nobody knows any more."""
+    """The current digest of what a step has read. If its kind is not registered here, it equals no recorded digest."""
     kind, name = _kind_of(read)
     return "unknown" if kind is None else kind.digest(run, name)
 
 
 def part_of(run: Any, read: str) -> Part:
-    """The same, with what people see of it."""
+    """The same digest, with the value as people see it."""
     kind, name = _kind_of(read)
     return Part("unknown") if kind is None else kind.part(run, name)
 
 
 def label_of(read: str) -> str:
-    """What people call it."""
+    """What messages call it."""
     kind, name = _kind_of(read)
     return read if kind is None else kind.label(name)
 
 
 def change_of(read: str) -> str:
-    """What people are told if it is another now; if nothing, what it was and is."""
+    """How messages describe a change of it. If empty, they show the old and the new value."""
     kind, name = _kind_of(read)
     return "" if kind is None else kind.change(name)
 
 
 def depend(run: Any, reads: Iterable[str]) -> None:
-    """A step that is skipped has read these: the steps around it depend on them, too."""
+    """A skipped step has read these: the enclosing steps depend on them, too."""
     for read in reads:
         kind, name = _kind_of(read)
         if kind is not None:
             kind.depend(run, name)
 
 
-def verify(context: CallContext, effects: Mapping[str, Any]) -> str | None:
-    """Why a step cannot be skipped although it is kept, if that is so."""
-    return next((why for _, why in obstacles(context, effects)), None)
-
-
 def obstacles(
     context: CallContext, effects: Mapping[str, Any], without: Collection[str] = ()
 ) -> Iterator[tuple[str, str]]:
-    """The kinds of effects that cannot be applied now, and why; those `without` interest are not asked about."""
+    """The kinds of effects that cannot be applied now, and why not. Kinds in `without` are not checked."""
     for name in effects:
         if name not in _kinds:
-            yield name, f"it had an effect of the kind {name!r}, which nobody has registered here"
+            yield name, f"it had an effect of kind {name!r}, and no such surrounding is registered in this process"
     for kind in kinds():
         why = None if kind.name in without else kind.verify(context, effects.get(kind.name))
         if why is not None:
@@ -153,16 +152,17 @@ def obstacles(
 
 
 def restore(context: CallContext, effects: Mapping[str, Any], *, repeated: Collection[str] = ()) -> None:
-    """Apply a skipped step's effects again; of the `repeated` kinds only what repeating the step in its scope changes."""
+    """Apply a skipped step's effects. Those of the `repeated` kinds have been applied in this scope before."""
     for kind in kinds():
         if kind.name in effects:
             (kind.repeat if kind.name in repeated else kind.restore)(context, effects[kind.name])
 
 
 def repeated(reads: Iterable[str]) -> set[str]:
-    """The kinds of effects that are not simply applied again when a step is skipped a second time in a scope.
+    """The kinds whose effects are not simply applied again if a step is skipped twice in a scope.
 
-    A step that read a generator was skipped because the generator was as it is now: it goes on as if the step had run.
+    Random generators are not among them if the step read one: it was skipped because the generator is in the state that the
+    step started from, so the effect has to advance it.
     """
-    apart = {kind.name for kind in kinds() if type(kind).repeat is not Surrounding.repeat}
-    return apart - {"random"} if any(read.startswith("random:") for read in reads) else apart
+    special = {kind.name for kind in kinds() if type(kind).repeat is not Surrounding.repeat}
+    return special - {"random"} if any(read.startswith("random:") for read in reads) else special

@@ -1,4 +1,4 @@
-"""Arguments that a step changed in place: the caller's own objects get the same change when it is skipped."""
+"""Arguments that a step changes in place. When it is skipped, the caller's own objects are changed in the same way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Arguments(Surrounding):
             objects = context.roots.add("argument", name)
             if objects and context.options["mutates"] and name not in context.options["ignore"]:
                 note[name] = context.roots.note("argument", name, context.digests)
-        context.digests = None  # they hold all that the walk has met
+        context.digests = None  # releases the objects that they keep alive
         return note or SKIP
 
     def after(self, context: CallContext, note: dict[str, Note]) -> dict[str, Contents] | None:

@@ -1,4 +1,4 @@
-"""One audit hook for the whole process, shared by those who listen. It can never be removed, so it does as little as it can."""
+"""One audit hook for the whole process, shared by all listeners. A hook can't be removed, so it does as little as possible."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _listeners: dict[str, tuple[Callback, ...]] = {}
 def listen(event: str, callback: Callback) -> None:
     """Call `callback` with the arguments of every audit event of that name, in the thread in which it happens.
 
-    It must not raise: what it raises would come out of the operation. The same callback listens once.
+    It must not raise: the exception would come out of the audited operation. A callback is registered once.
     """
     if not _listeners:
         sys.addaudithook(_hook)

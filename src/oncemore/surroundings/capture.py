@@ -1,7 +1,7 @@
-"""Listening to what a step shows, and showing it again.
+"""Captures what a step prints, logs and warns about, and shows it again.
 
-Streams are listened to at the level of Python, in the step and in the threads and tasks that it starts: what others print
-meanwhile is not taken for the step's, and what child processes or C code write is not seen.
+Streams are captured in Python, in the step and in the threads and tasks that it starts. What other code prints meanwhile is
+not attributed to the step. What child processes or C code write is not captured.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 else:
     from wrapt import ObjectProxy as _ObjectProxy
 
-# "stdout" or "stderr" with text or bytes, "log" with a record's attributes, "warning" with what warn_explicit takes
+# "stdout" or "stderr" with text or bytes, "log" with a record's attributes, "warning" with arguments of warn_explicit
 Shown = tuple[str, Any]
 
 
 class Recorder:
-    """What one step shows, in order, from when this is made until `stop`."""
+    """Records what one step shows, in order, until `stop`."""
 
     def __init__(self) -> None:
         self.shown: list[Shown] = []
-        self.open = True  # until the step ends: a task that it leaves behind still has its context
+        self.open = True  # False when the step has ended: a task that outlives it still has its context
         self.layers = {hook: hook.start() for hook in _hooks}
         self._token: Token[Any] = _recorders.set((*_recorders.get(), self))
 
     def stop(self) -> list[Shown]:
-        """Listen no longer: what was shown."""
+        """Stop recording, and return what was shown."""
         self.open = False
         _recorders.reset(self._token)
         for hook, layer in self.layers.items():
@@ -56,24 +56,24 @@ _recorders = Around[Recorder]("oncemore_recorders")
 
 
 class _Layer:
-    """Something of ours in the place of something of the process, as long as anybody listens."""
+    """A replacement for a stream or function of the process, as long as any recorder needs it."""
 
     def __init__(self, hook: _Hook, original: Any) -> None:
         self._hook, self.original = hook, original
-        self.ours = hook.wrap(original, self)
-        self.listeners = 0
+        self.replacement = hook.wrap(original, self)
+        self.recorders = 0
 
     def note(self, content: Callable[[], Any]) -> None:
-        """Let those know that listen here: where streams lead into each other, each step hears one of them."""
-        heard = [each for each in _recorders.get() if each.open and each.layers[self._hook] is self]
-        if heard:
+        """Add to the recorders of this layer. If one stream writes to another, each step records only one of them."""
+        recorders = [each for each in _recorders.get() if each.open and each.layers[self._hook] is self]
+        if recorders:
             shown = self._hook.kind, content()
-            for recorder in heard:
+            for recorder in recorders:
                 recorder.shown.append(shown)
 
 
 class _Hook:
-    """Where something of one kind is shown: an attribute that a layer can take the place of."""
+    """An attribute through which output of one kind passes, and which a layer can replace."""
 
     _guard = threading.Lock()
 
@@ -87,27 +87,27 @@ class _Hook:
             now = getattr(self._owner, self._name)
             if now is None:  # a process without standard streams
                 return None
-            layer = next((layer for layer in self._layers if layer.ours is now), None)
+            layer = next((layer for layer in self._layers if layer.replacement is now), None)
             if layer is None:
                 layer = _Layer(self, now)
                 self._layers.append(layer)
-                setattr(self._owner, self._name, layer.ours)
-            layer.listeners += 1
+                setattr(self._owner, self._name, layer.replacement)
+            layer.recorders += 1
             return layer
 
     def stop(self, layer: _Layer | None) -> None:
         with self._guard:
             if layer is not None:
-                layer.listeners -= 1
-                if not layer.listeners:
+                layer.recorders -= 1
+                if not layer.recorders:
                     self._layers.remove(layer)
-                    if getattr(self._owner, self._name) is layer.ours:  # else something was put over it: it passes on
+                    if getattr(self._owner, self._name) is layer.replacement:  # else somebody has replaced ours since
                         setattr(self._owner, self._name, layer.original)
 
 
 @contextmanager
-def _unnoticed() -> Generator[None, None, None]:
-    """While a record or a warning is shown: it is noted as what it is, not as the text that it becomes."""
+def _not_recorded() -> Generator[None, None, None]:
+    """While a log record or warning is shown: it has been recorded as such, not as the text that it becomes."""
     token = _recorders.set(())
     try:
         yield
@@ -116,11 +116,11 @@ def _unnoticed() -> Generator[None, None, None]:
 
 
 class _Tee(_ObjectProxy):
-    """A stream, listened to. In all else it is the stream itself."""
+    """A stream that records what is written to it. Everything else is passed on to the stream."""
 
     def __init__(self, stream: Any, layer: _Layer) -> None:
         super().__init__(stream)
-        self._self_layer = layer  # what begins so is the proxy's own, not the stream's
+        self._self_layer = layer  # the prefix makes it an attribute of the proxy
 
     def write(self, text: Any) -> Any:
         count = self.__wrapped__.write(text)
@@ -136,24 +136,24 @@ class _Tee(_ObjectProxy):
         return _Tee(self.__wrapped__.buffer, self._self_layer)
 
 
-def _listening_logger(original: Callable[[logging.Logger, logging.LogRecord], None], layer: _Layer) -> Any:
-    # Not a handler: with one, logging would no longer be the same (basicConfig, the handler of last resort).
+def _recording_logger(original: Callable[[logging.Logger, logging.LogRecord], None], layer: _Layer) -> Any:
+    # Not a handler: that would change how logging works (basicConfig, the handler of last resort).
     def callHandlers(self: logging.Logger, record: logging.LogRecord) -> None:
-        if record.name.partition(".")[0] != "oncemore":  # ours tell about this run, not about the step
+        if record.name.partition(".")[0] != "oncemore":  # oncemore's own records are not the step's
             layer.note(lambda: _attributes(record))
-        with _unnoticed():
+        with _not_recorded():
             original(self, record)
 
     return callHandlers
 
 
-def _listening_warning(original: Callable[..., None], layer: _Layer) -> Any:
+def _recording_warning(original: Callable[..., None], layer: _Layer) -> Any:
     def showwarning(
         message: Any, category: type[Warning], filename: str, lineno: int, file: Any = None, line: str | None = None
     ) -> None:
         if not issubclass(category, CheckpointWarning):
             layer.note(lambda: _warning(message, category, filename, lineno))
-        with _unnoticed():
+        with _not_recorded():
             original(message, category, filename, lineno, file, line)
 
     return showwarning
@@ -162,16 +162,16 @@ def _listening_warning(original: Callable[..., None], layer: _Layer) -> Any:
 _hooks = (
     _Hook("stdout", sys, "stdout", _Tee),
     _Hook("stderr", sys, "stderr", _Tee),
-    _Hook("log", logging.Logger, "callHandlers", _listening_logger),
-    _Hook("warning", warnings, "showwarning", _listening_warning),
+    _Hook("log", logging.Logger, "callHandlers", _recording_logger),
+    _Hook("warning", warnings, "showwarning", _recording_warning),
 )
 
 
-# -- what is kept
+# -- what is stored
 
 
 def _joined(shown: Iterable[Shown]) -> Iterator[Shown]:
-    """Neighbours that go to the same stream as one text: `print` alone writes twice."""
+    """Join successive writes to the same stream: a single `print` makes two."""
     for (kind, form), group in groupby(shown, lambda each: (each[0], type(each[1]))):
         contents = [content for _, content in group]
         if form in (str, bytes):
@@ -181,11 +181,11 @@ def _joined(shown: Iterable[Shown]) -> Iterator[Shown]:
 
 
 def _attributes(record: logging.LogRecord) -> dict[str, Any]:
-    """A log record that can be kept: its message complete, its exception as text."""
+    """The attributes of a log record in a form that can be pickled: message and exception as text."""
     found = {**record.__dict__, "args": None, "exc_info": None}
     try:
         found["msg"] = record.getMessage()
-    except Exception:  # arguments that do not fit: the handlers say so
+    except Exception:  # arguments that do not match: the handlers report that
         found["msg"] = str(record.msg)
     if record.exc_info and not record.exc_text:
         found["exc_text"] = logging.Formatter().formatException(record.exc_info)
@@ -197,14 +197,15 @@ def _warning(message: Any, category: type[Warning], filename: str, lineno: int) 
 
 
 def _copied(value: Any, otherwise: Callable[[Any], Any]) -> Any:
-    """The value as it is now, or what stands for it if it cannot be pickled."""
+    """A copy of the value, or a substitute if it cannot be pickled."""
     try:
         return pickle.loads(pickle.dumps(value))
-    except Exception:  # a pickle runs the user's classes: anything can come out of it
+    except Exception:  # pickling runs code of the user's classes, which can raise anything
         return otherwise(value)
 
 
 def show(kind: str, content: Any) -> None:
+    """Show again what was recorded."""
     if kind == "warning":
         warnings.warn_explicit(*content)
     elif kind == "log":
@@ -216,5 +217,5 @@ def show(kind: str, content: Any) -> None:
     elif isinstance(content, str):
         stream.write(content)
     else:
-        stream.flush()  # what was printed before comes before
+        stream.flush()  # keeps the order with text printed before
         stream.buffer.write(content)

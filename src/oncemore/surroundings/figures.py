@@ -1,8 +1,8 @@
-"""What a step draws with pyplot: figures that it opens, draws on or closes, and which one is current.
+"""Figures of matplotlib: those that a step opens, draws on or closes in pyplot, and which one is current.
 
-A figure that the step opened is pickled with its result, so a figure that it returns is the one that pyplot has. A figure that was
-open before gets the step's drawing in place: the script may hold its axes and lines. That is right only on a figure that looks as
-it did then, so its look is compared first. matplotlib is never imported here.
+A figure that the step opened is pickled with its result, so a figure that it returns is the one in pyplot. A figure that was
+open before is changed in place, because the script may refer to its axes and lines. This is correct only if the figure looks
+as it did before the step, so its look is compared first. matplotlib is never imported here.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _SETTINGS = ("matplotlib.ticker", "matplotlib.axis", "matplotlib.colors")
 
 
 class _Changes:
-    """Counts the changes of a figure: matplotlib tells its `stale_callback` of each."""
+    """Counts the changes of a figure: matplotlib calls `stale_callback` at each."""
 
-    def __init__(self, then: Any) -> None:
-        self.then, self.count = then, 0
+    def __init__(self, original: Any) -> None:
+        self.original, self.count = original, 0
         self.look: tuple[int, _Look] | None = None
 
     def __call__(self, artist: Any, value: bool) -> None:
         self.count += 1
-        if self.then is not None:
-            self.then(artist, value)
+        if self.original is not None:
+            self.original(artist, value)
 
 
 class _Look(NamedTuple):
-    """What a figure shows, and the artists that it consists of."""
+    """A digest of what a figure shows, and the artists that it consists of."""
 
     digest: bytes
     artists: list[Any]
@@ -55,7 +55,7 @@ class _Noted(NamedTuple):
 
 
 class _Note(NamedTuple):
-    """The figures of pyplot, and others that arguments belong to."""
+    """The figures in pyplot, by number, and other figures that arguments belong to."""
 
     open: dict[int, _Noted]
     given: dict[str, _Noted]
@@ -87,7 +87,7 @@ class Figures(Surrounding):
         if not (new or changed or given or axes or closed) and list(now) == list(was):
             return None
         for figure in new.values():
-            _noted(figure)  # from now on, its changes are counted
+            _noted(figure)  # starts counting its changes
         found = {"open": list(was), "new": new, "changed": changed, "given": given}
         return {**found, "axes": axes, "closed": closed, "order": list(now)}
 
@@ -95,7 +95,7 @@ class Figures(Surrounding):
         if effect is None:
             return None
         why = _why_not(context, effect)
-        if why is not None:  # unpickling has opened them
+        if why is not None:  # unpickling has opened the new figures
             for figure in effect["new"].values():
                 _pyplot().destroy(figure.canvas.manager)
         return why
@@ -111,22 +111,22 @@ class Figures(Surrounding):
             managers.destroy(number)
         for number, (_, _, drawing) in effect["changed"].items():
             _redraw(managers.figs[number].canvas.figure, drawing)
-        for number, at in effect["axes"].items():
+        for number, index in effect["axes"].items():
             figure = managers.figs[number].canvas.figure
-            figure.sca(figure.axes[at])
+            figure.sca(figure.axes[index])
         _adopt(managers, effect["new"])
         for number in effect["order"]:
             managers.set_active(managers.figs[number])
 
 
 def _why_not(context: CallContext, effect: dict[str, Any]) -> str | None:
-    """Why the step would draw something else now, if that is so."""
+    """Why the step would draw something else now; None if it would not."""
     new = set(map(id, effect["new"].values()))
     found = {number: figure for number, figure in _figures().items() if id(figure) not in new}
     for number, figure in found.items():
         if number not in effect["open"] and figure.axes and all(axes.stale_callback is None for axes in figure.axes):
             _pyplot().destroy(number)  # unpickling the result has opened it
-            return "it returns a part of a figure that was open before"
+            return "it returns part of a figure that was open before"
     if list(found) != effect["open"]:
         return "other figures are open now"
     drawings = [(f"figure {number}", found[number], drawing) for number, drawing in effect["changed"].items()]
@@ -140,7 +140,7 @@ def _why_not(context: CallContext, effect: dict[str, Any]) -> str | None:
 
 
 def _pyplot() -> Any:
-    """What pyplot keeps its figures in, the current one last; None if it is not loaded."""
+    """pyplot's registry of figure managers, the current one last; None if pyplot is not imported."""
     return None if loaded("matplotlib.pyplot") is None else sys.modules["matplotlib._pylab_helpers"].Gcf
 
 
@@ -150,7 +150,7 @@ def _figures() -> dict[int, Any]:
 
 
 def _given(context: CallContext, known: dict[int, Any]) -> dict[str, Any]:
-    """The figures, none of pyplot's, that arguments are, or belong to, or hold axes of."""
+    """The figures outside pyplot that arguments are, belong to, or contain axes of."""
     if loaded("matplotlib.artist") is None:
         return {}
     found = {name: _figure_of(value) for name, value in context.arguments.items()}
@@ -164,13 +164,13 @@ def _figure_of(value: Any) -> Any:
     artist: Any = next(iter(value), None) if type(value) in (list, tuple) else value
     if not isinstance(artist, sys.modules["matplotlib.artist"].Artist):
         return None
-    while artist.figure is not None and artist.figure is not artist:  # a figure may be a part of another
+    while artist.figure is not None and artist.figure is not artist:  # a subfigure
         artist = artist.figure
     return artist if hasattr(artist, "canvas") else None
 
 
 def _noted(figure: Any) -> _Noted:
-    look, changes = _look(figure), _changes(figure)  # to look at limits may adjust them
+    look, changes = _look(figure), _changes(figure)  # this order: reading limits may adjust them
     return _Noted(figure, changes, changes.count, look, _current_axes(figure))
 
 
@@ -186,11 +186,11 @@ def _has_changed(was: _Noted) -> bool:
 
 
 def _current_axes(figure: Any) -> Any:
-    return figure.gca() if figure.axes else None  # it would make some
+    return figure.gca() if figure.axes else None  # `gca` would create axes
 
 
 def _adopt(managers: Any, new: dict[int, Any]) -> None:
-    """Give new figures their numbers in place of those that pyplot gave them when they were unpickled."""
+    """Give new figures their own numbers instead of those that pyplot assigned when they were unpickled."""
     for figure in new.values():
         managers.figs.pop(figure.canvas.manager.num)
     for number, figure in new.items():
@@ -206,7 +206,7 @@ def _adopt(managers: Any, new: dict[int, Any]) -> None:
 
 
 def _artists(figure: Any) -> list[Any]:
-    """A figure and what it consists of, in an order of its own. Ticks come and go with every drawing: they are left out."""
+    """A figure and the artists in it, in a stable order. Without ticks, which every drawing creates anew."""
     found, axis = [figure], sys.modules["matplotlib.axis"].Axis
     for each in found:
         inside = [each.label, each.offsetText] if isinstance(each, axis) else each.get_children()
@@ -223,7 +223,7 @@ def _look(figure: Any) -> _Look:
         placed = _placed(artists)
         for artist in artists:
             seen.append(type(artist).__qualname__)
-            if hasattr(artist, "get_xlim"):  # the limits follow the data
+            if hasattr(artist, "get_xlim"):  # limits follow the data
                 ends = [float(end) for axis in "xyz" for end in getattr(artist, f"get_{axis}lim", tuple)()]
                 seen.append([*map(float, artist.get_position(original=True).bounds), *ends])
             hidden = _IN_CACHE if id(artist) in placed or "_xorig" in vars(artist) else frozenset[str]()
@@ -235,13 +235,13 @@ def _look(figure: Any) -> _Look:
 
 
 def _placed(artists: list[Any]) -> set[int]:
-    """The titles and labels of axes: they find their places when they are drawn."""
+    """The ids of titles and labels of axes, which get their positions only when drawn."""
     names = ("title", "_left_title", "_right_title", "label", "offsetText")
     return {id(vars(artist)[name]) for artist in artists for name in names if name in vars(artist)}
 
 
 def _visible(value: Any, depth: int) -> Any:
-    """What of an attribute shows: numbers, texts, paths, settings of axes and colours; of anything else its type."""
+    """The visible part of an attribute: numbers, texts, paths, settings of axes and colours; its type for anything else."""
     kind = type(value)
     if kind in _SCALARS or kind.__module__.partition(".")[0] == "numpy":
         return value
@@ -257,11 +257,11 @@ def _visible(value: Any, depth: int) -> Any:
 
 
 def _drawing(what: str, was: _Noted) -> tuple[bytes, list[str], bytes]:
-    """How the figure looked before, and all that its artists are now. The artists of then are named by their places."""
-    places = {id(artist): at for at, artist in enumerate(was.look.artists)}
+    """The look of a figure before the step, and the states of its artists now. Earlier artists are named by index."""
+    indices = {id(artist): i for i, artist in enumerate(was.look.artists)}
     states = [artist.__getstate__() for artist in was.look.artists]
     try:
-        drawing = dumps(states, lambda each: places.get(id(each)))
+        drawing = dumps(states, lambda each: indices.get(id(each)))
     except CodecError as error:
         raise CodecError(f"it drew on {what}, which cannot be pickled: {error}") from error
     return was.look.digest, [type(artist).__qualname__ for artist in was.look.artists], drawing
@@ -280,12 +280,12 @@ def _redraw(figure: Any, drawing: bytes) -> None:
             vars(artist).clear()
             vars(artist).update(state)
     figure.stale_callback = changes
-    figure.dpi = figure.dpi  # the size in pixels follows it
+    figure.dpi = figure.dpi  # updates the size in pixels
     _connect(figure)
 
 
 def _connect(figure: Any) -> None:
-    """Let a figure hear of changes again: a pickle leaves that out."""
+    """Report changes of artists to the figure again: pickles do not include these callbacks."""
     for artist in _artists(figure):
         if artist is not figure and artist.stale_callback is None:
             artist.stale_callback = _pass_on

@@ -1,8 +1,8 @@
-"""Data that a step's code reaches: module globals, class attributes, closures, defaults, generators, caches.
+"""Global data: module globals, class attributes, closures, defaults, generators and caches that a step's code reaches.
 
-What the step reads of it is part of the node's identity (see identity/code/data.py). Here is what it does to it: objects that
-it changed in place, and names that it bound to other values. Which names it binds is seen in its code; others that it binds
-in a class or module which it reaches (by `setattr`, `globals()`, `cls.x`) are found by looking there before and after.
+What the step reads of it is part of the node's identity (see identity/code/data.py). This module records what the step
+changes: objects changed in place, and names bound to other values. The names that it binds are known from its code. Those
+that it binds dynamically in a class or module (by `setattr`, `globals()`, `cls.x`) are found by comparing before and after.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from .references import Note, Roots, routes_to, walk_from
 
 
 class _Watched(NamedTuple):
-    """Data that steps side by side can change, and how it was when one of them last looked."""
+    """Data that concurrent steps can change, as it was when one of them last looked."""
 
     datum: Datum
     note: Note
 
 
 class _Noted(NamedTuple):
-    """The data before a step, and all other names in the classes and modules that it reaches."""
+    """The data before a step, and all other names in the classes and modules that the step reaches."""
 
     data: dict[str, _Watched]
     names: dict[str, dict[str, Any]]
 
 
-# "changed", "bound" and "added" by name, and the names that are "unbound"; "names" that are bound or `ABSENT` by namespace;
-# "in order" is all that the step did, see `InOrder`
+# By name of the data: "changed" has contents of objects, "bound" new values, "added" differences of numbers; "unbound" lists
+# deleted names. "names" has the values of other names by namespace, `ABSENT` if deleted. call.py adds "in order" (`InOrder`).
 Effect = dict[str, Any]
 _BY_NAME = ("changed", "bound", "added", "unbound")
 
@@ -48,10 +48,10 @@ class Globals(Surrounding):
 
     def before(self, context: CallContext) -> _Noted:
         member, found = context.member, dict[str, _Watched]()
-        context.roots.beside = member is not None and context.step in context.run.concurrent.steps
+        context.roots.concurrent = member is not None and context.step in context.run.concurrent.steps
         with nullcontext() if member is None else member.group.lock:
             for name, datum in context.data.items():
-                # beside others: as it was when one of them last looked; what has changed since then belongs to no step yet
+                # among concurrent steps: as one of them last saw it, because later changes belong to no step yet
                 known = member.group.notes.get(name) if member is not None and member.shares else None
                 found[name] = known or _Watched(datum, _note(datum))
                 context.roots.add("global", name, found[name].note.walk)
@@ -62,40 +62,44 @@ class Globals(Surrounding):
         return _Noted(found, names) if found or names else SKIP
 
     def after(self, context: CallContext, note: _Noted) -> Effect | None:
-        found, names = self._data_after(context, note.data), _bound(note.names, _names(context))
-        return {**(found or {}), "names": names} if names else found
+        effect, names = self._data_after(context, note.data), _rebound(note.names, _names(context))
+        return {**(effect or {}), "names": names} if names else effect
 
     def _data_after(self, context: CallContext, note: dict[str, _Watched]) -> Effect | None:
         member = context.member
         if member is None or not member.shares:
             return _changes(context.roots, note, {name: _note(datum) for name, (datum, _) in note.items()})
-        group, context.roots.beside = member.group, True
+        group, context.roots.concurrent = member.group, True
         with group.lock:
             now = {name: _note(datum) for name, (datum, _) in note.items()}
             watched = {name: group.notes.get(name, each) for name, each in note.items()}
-            found, then = _changes(context.roots, watched, now), {name: each.note for name, each in watched.items()}
+            own = _changes(context.roots, watched, now) or {}
             group.notes.update({name: _Watched(note[name].datum, after) for name, after in now.items()})
-            earlier, group.pending = group.pending, []
-            effect = functools.reduce(_joined, [*earlier, found or {}])
+            pending, group.pending = group.pending, []
+            effect = functools.reduce(_joined, [*pending, own])
             member.end(context.run.concurrent.stamp(), set(note), {name for part in effect.values() for name in part})
+            then = {name: each.note for name, each in watched.items()}
             context.roots.routes = routes_to((context.value, effect), then, context.roots.recorded)
             return effect or None
 
     def verify(self, context: CallContext, effect: dict[str, Any] | None) -> str | None:
-        names = {name for part in _BY_NAME for name in (effect or {}).get(part, ())}
-        gone = sorted(names - context.data.keys() | ((effect or {}).get("names", {}).keys() - context.spaces.keys()))
-        if gone:
-            return f"{gone[0]}, which it changed, is not there"
-        changed = ((name, place) for name, contents in (effect or {}).get("changed", {}).items() for place in contents)
-        lost = next((name for name, place in changed if not context.roots.leads("global", name, place)), None)
-        return None if lost is None else f"{lost} is made of other objects than when it was kept"
+        if effect is None:
+            return None
+        names = {name for part in _BY_NAME for name in effect.get(part, ())}
+        missing = sorted(names - context.data.keys() | (effect.get("names", {}).keys() - context.spaces.keys()))
+        if missing:
+            return f"{missing[0]}, which it changed, does not exist now"
+        for name, contents in effect.get("changed", {}).items():
+            if not all(context.roots.leads("global", name, at) for at in contents):
+                return f"{name} consists of other objects than when the result was saved"
+        return None
 
     def restore(self, context: CallContext, effect: Effect) -> None:
         group = context.member.group if context.member is not None and context.member.shares else None
-        if group is not None:  # what steps that are still running have changed so far is not to be taken for ours
+        if group is not None:  # keep apart what steps that are still running have changed so far
             now = {name: _note(datum) for name, (datum, _) in group.notes.items()}
             roots = Roots(lambda kind, name: None)
-            roots.beside = True
+            roots.concurrent = True
             pending = _changes(roots, group.notes, now)
             group.pending += [pending] if pending else []
         for name, contents in effect.get("changed", {}).items():
@@ -116,13 +120,13 @@ class Globals(Surrounding):
 
 
 def _note(datum: Datum) -> Note:
-    """How the data is now."""
+    """The data as it is now."""
     value = datum.now
     return Roots(lambda kind, name: value, walk=lambda kind, name, value: walk_from(value, datum.opaque)).note("", "")
 
 
 def _names(context: CallContext) -> dict[str, dict[str, Any]]:
-    """What the names in classes and modules are bound to that are not known as data."""
+    """The values of names in the classes and modules that the step reaches, without those known as data."""
     known = {datum.key for datum in context.data.values()}
     return {
         space: {
@@ -135,7 +139,8 @@ def _names(context: CallContext) -> dict[str, dict[str, Any]]:
     }
 
 
-def _bound(then: Mapping[str, dict[str, Any]], now: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _rebound(then: Mapping[str, dict[str, Any]], now: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The names whose values differ, by namespace."""
     found: dict[str, dict[str, Any]] = {}
     for space, names in now.items():
         before = then.get(space, {})
@@ -155,7 +160,7 @@ def _changes(roots: Roots, then: Mapping[str, _Watched], now: Mapping[str, Note]
         was, value = before.value, now[name].value
         if value is ABSENT and was is not ABSENT:
             effect["unbound"].append(name)
-        elif value is not was and roots.beside and are_numbers(was, value):
+        elif value is not was and roots.concurrent and are_numbers(was, value):
             effect["added"][name] = value - was
         elif value is not was and not datum.leave_to_the_code(value, was):
             effect["bound"][name] = value
@@ -163,39 +168,42 @@ def _changes(roots: Roots, then: Mapping[str, _Watched], now: Mapping[str, Note]
 
 
 def _joined(first: Effect, second: Effect) -> Effect:
-    """Two effects, one after the other."""
+    """The effect of two effects, one after the other."""
     changed = {name: dict(contents) for name, contents in first.get("changed", {}).items()}
     for name, contents in second.get("changed", {}).items():
         known = changed.setdefault(name, {})
         for i, content in contents.items():
             known[i] = Several([known[i], content]) if i in known and isinstance(content, DELTAS) else content
-    added: Counter[str] = Counter(first.get("added", {}))
+    replaced = {*second.get("bound", {}), *second.get("unbound", ())}  # what the first did to these names is lost
+    added = Counter({name: number for name, number in first.get("added", {}).items() if name not in replaced})
     added.update(second.get("added", {}))
+    bound = {name: value for name, value in first.get("bound", {}).items() if name not in replaced}
+    unbound = [name for name in first.get("unbound", ()) if name not in replaced]
     effect = {
         "changed": changed,
-        "bound": {**first.get("bound", {}), **second.get("bound", {})},
+        "bound": {**bound, **second.get("bound", {})},
         "added": dict(added),
-        "unbound": [*first.get("unbound", ()), *second.get("unbound", ())],
+        "unbound": [*unbound, *second.get("unbound", ())],
     }
     return {part: found for part, found in effect.items() if found}
 
 
 class InOrder:
-    """What a step beside others returned and did, with names for what was in the data before.
+    """The result and effects of a concurrent step, pickled with routes to the objects that were in the data before.
 
-    Steps are looked up before those that ended earlier have made their changes again. Which step an object was recorded with
-    depends on timing: what is one object in the changes of several steps is so only if each takes it from the data in turn.
+    It is unpickled only when the steps that ended earlier have been restored. An object that occurs in the changes of several
+    steps stays one object only if each of them takes it from the data at its turn.
     """
 
     def __init__(self, value: Any, effects: Mapping[str, Any], name: Naming) -> None:
-        self._things, self._name = (value, dict(effects)), name
+        self._outcome, self._name = (value, dict(effects)), name
 
     def __reduce__(self) -> Any:
-        return bytes, (dumps(self._things, self._name),)
+        return bytes, (dumps(self._outcome, self._name),)
 
 
 def _slot(context: CallContext, name: str) -> Slot:
     slot = context.data[name].slot
     if slot is None:
-        raise CodecError(f"{name} cannot be bound again")
+        raise CodecError(f"{name} cannot be assigned when the step is skipped")
     return slot

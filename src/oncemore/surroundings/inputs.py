@@ -1,16 +1,17 @@
 """Files that a step reads: those that Python code opens while it runs, and those that its arguments name.
 
-A change of such a file since then is told when the step is skipped. With `inputs="observed"`, on the step or on the scope,
-it counts: what the step read is among its `reads`. A file that is gone is no change, nor is one that an earlier attempt of
-the same run wrote and nobody since: B overwrites what A read, and the next attempt comes by A again. What this attempt wrote
-is a change: the step would read it now.
+If such a file has changed when the step is skipped, a warning says so. With `inputs="observed"`, on the step or on the scope,
+the file is one of the step's reads, and a change runs the step again. Two differences are no change: the file is missing, or
+an earlier attempt at the same run was the last to write it (step B overwrites what step A read, and the next attempt reaches
+A again). What the current attempt wrote is a change: the step would read it now.
 
-Opens are seen by an audit hook. Libraries that open files without Python (pyarrow, polars, HDF5) are seen by the paths in
-the step's arguments only. Not seen as data: source files, installed packages, the system's files, the store's own.
+An audit hook observes opens. For libraries that open files without Python (pyarrow, polars, HDF5), only the paths in the
+step's arguments are known. Source files, installed packages, system files and the store's own files are not data.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 import sys
@@ -32,7 +33,6 @@ from ..buffers import content_digest
 from ..codec import encode
 from ..errors import OncemoreError, log, warn
 from ..file import File
-from ..identity.display import Part
 from ..identity.input_files import fields_of, path_identity
 from ..identity.values import digest
 from ..stores.folders import OURS, in_store
@@ -42,18 +42,19 @@ from .protocol import EXCUSED
 
 OBSERVED = "observed"
 
-_UNKNOWN = "unknown"  # equals nothing that was read
-_LARGE = 1 << 26  # bytes of a file that is read, of which only size and time are noted unless it counts
-_TICK, _COARSE_TICK = 50_000_000, 2_000_000_000  # ns: two changes further apart have two times on any file system
-_MOST = 100  # values in the arguments of a call that are looked at for paths
+_UNKNOWN = "unknown"  # equals no recorded digest
+_LARGE = 1 << 26  # bytes; of larger files only size and time are recorded, unless they are observed
+# Changes further apart than this have different times on any file system (coarse: one that stores whole seconds), in ns.
+_TICK, _COARSE_TICK = 50_000_000, 2_000_000_000
+_MOST_VALUES = 100  # values in the arguments of a call that are searched for paths
 _LONGEST = 4096  # characters of a path
 _REMEMBERED = 16  # versions of one file that a run wrote
 _PACKAGE = __name__.partition(".")[0]
-_NO_DATA = (".py", ".pyc", ".pyi", ".so", ".pth")
+_CODE_SUFFIXES = (".py", ".pyc", ".pyi", ".so", ".pth")
 
 
-def _not_data() -> tuple[str, ...]:
-    """The folders of programs and libraries. Not `/usr` as a whole: projects live there, too."""
+def _system_folders() -> tuple[str, ...]:
+    """The folders of programs and libraries. Not all of `/usr`: projects can be there, too."""
     found = {path for name, path in sysconfig.get_paths().items() if name != "data"}
     for prefix in {sys.prefix, sys.base_prefix, "/usr", "/usr/local", ""}:
         found.update(f"{prefix}/{name}" for name in ("bin", "etc", "include", "lib", "lib64", "share"))
@@ -61,18 +62,18 @@ def _not_data() -> tuple[str, ...]:
     return tuple(f"{folder}{os.sep}" for folder in sorted(found))
 
 
-_NOT_DATA = _not_data()
+_SYSTEM_FOLDERS = _system_folders()
 
 
 class _Stamp(NamedTuple):
-    """What tells without reading a file that it is the same."""
+    """Shows without reading a file that it is unchanged."""
 
     size: int
     time: int
 
 
 def _stamp(path: str) -> _Stamp | None:
-    """None if there is no regular file at the path."""
+    """None if the path is not a regular file."""
     try:
         about = os.stat(path)
     except (OSError, ValueError):
@@ -81,20 +82,23 @@ def _stamp(path: str) -> _Stamp | None:
 
 
 class _Read:
-    """A file that a step read: how it was then, and whether that counts. `opened` by Python code, or only named."""
+    """A file that a step read, as it was then. It was `opened` by Python code, or only named in an argument.
 
-    __slots__ = ("counts", "digest", "opened", "stamp")
+    If it is `observed`, a change runs the step again.
+    """
 
-    def __init__(self, stamp: _Stamp | None, *, counts: bool, opened: bool, digest: str = "") -> None:
-        self.stamp, self.counts, self.opened, self.digest = stamp, counts, opened, digest
+    __slots__ = ("digest", "observed", "opened", "stamp")
+
+    def __init__(self, stamp: _Stamp | None, *, observed: bool, opened: bool, digest: str = "") -> None:
+        self.stamp, self.observed, self.opened, self.digest = stamp, observed, opened, digest
 
 
 class _Note:
-    """The files of one running step; those of a generator last from its first item to its last."""
+    """The files of one running step. That of a generator lasts from its first item to its last."""
 
     def __init__(self, context: CallContext) -> None:
         self.context, self.files = context, files_of(context.run)
-        self.counts = observes(context.run, context.options)
+        self.observed = observes(context.run, context.options)
         self.reads: dict[str, _Read] = {}
         self.written: set[str] = set()
         self.declared = declared(context.options, context.arguments)
@@ -104,64 +108,64 @@ class _Note:
             self.read(path, opened=False)
         self.token: Token[tuple[_Note, ...]]
 
-    def read(self, path: str, *, counts: bool = False, opened: bool = True) -> None:
-        """A file is about to be read. Not noted: what the step wrote itself, and what counts as an argument."""
+    def read(self, path: str, *, observed: bool = False, opened: bool = True) -> None:
+        """A file is about to be read. Ignored: files that the step wrote itself, and those identified as arguments."""
         if path in self.written or path in self.declared or path.startswith(self._below):
             return
         found = self.reads.get(path)
         if found is None:
-            self.reads[path] = _Read(_stamp(path), counts=counts or self.counts, opened=opened)
+            self.reads[path] = _Read(_stamp(path), observed=observed or self.observed, opened=opened)
         else:
-            found.counts, found.opened = found.counts or counts, found.opened or opened
+            found.observed, found.opened = found.observed or observed, found.opened or opened
 
     def depend(self, name: str) -> None:
-        """A step inside this one depends on a file or folder."""
+        """A step that this one called depends on a file or folder."""
         path = self.files.path(name)
         if path not in self.written and path not in self.declared and path not in self.reads:
             stamp = _stamp(path)
             now = self.files.now(name).removeprefix(EXCUSED)
-            self.reads[path] = _Read(stamp, counts=True, opened=True, digest=now or _UNKNOWN)
+            self.reads[path] = _Read(stamp, observed=True, opened=True, digest=now or _UNKNOWN)
         elif path in self.reads:
-            self.reads[path].counts = True
+            self.reads[path].observed = True
 
     def write(self, path: str) -> None:
-        """A file is about to be written: what was read of it is gone after this."""
+        """A file is about to be written: what the step read of it has to be identified now."""
         found = self.reads.get(path)
         if found is not None and path not in self.written:
             if found.opened:
-                found.digest = found.digest or self.files.digest(path, found.stamp, counts=found.counts)
+                found.digest = found.digest or self.files.digest(path, found.stamp, observed=found.observed)
             else:
                 del self.reads[path]
         self.written.add(path)
 
     def finish(self, around: tuple[_Note, ...]) -> None:
-        """The step has returned: what it read is kept with its result, or counts, and the steps around it have read it."""
+        """The step has returned: record what it read, for the enclosing steps, too."""
         seen: list[tuple[str, _Stamp, str]] = []
         for path, read in list(self.reads.items()):
             if not read.digest and path not in self.written and _stamp(path) != read.stamp:
-                if not read.opened:  # written by something that Python does not see
+                if not read.opened:  # written, but not by Python code
                     self.write(path)
                     self.files.write(path)
                     continue
                 read.digest = _UNKNOWN
             if read.stamp is not None:
-                read.digest = read.digest or self.files.digest(path, read.stamp, counts=read.counts)
+                read.digest = read.digest or self.files.digest(path, read.stamp, observed=read.observed)
             elif not read.digest:
-                continue  # it was not there, or is no file
-            if self.files.is_of_store(path):
+                continue  # it did not exist, or is not a file
+            if self.files.is_in_store(path):
                 continue
-            # what any run may reuse is known by its full path: another run may begin in another folder
+            # a shared result is recorded with full paths: another run may start in another folder
             name = path if self.context.options["share"] else self.files.name(path)
-            if read.counts:
+            if read.observed:
                 self.context.reads[f"{Inputs.name}:{name}"] = read.digest
                 if read.stamp is not None and read.digest != _UNKNOWN and not _is_fresh(read.stamp):
                     seen.append((path, read.stamp, read.digest))
             elif read.stamp is not None:
                 content = "" if read.digest == _UNKNOWN else read.digest
-                context = 0 if content and _is_fresh(read.stamp) else read.stamp.time  # 0: the content decides
-                self.context.files[name] = [read.stamp.size, context, content]
+                mtime = 0 if content and _is_fresh(read.stamp) else read.stamp.time  # 0: compare the content
+                self.context.files[name] = [read.stamp.size, mtime, content]
             for note in around:
-                note.read(path, counts=read.counts)
+                note.read(path, observed=read.observed)
         for note in around:
             for path in self.declared:
                 note.depend(self.files.name(path))
@@ -169,42 +173,40 @@ class _Note:
 
 
 def declared(options: Mapping[str, Any], arguments: Mapping[str, Any]) -> frozenset[str]:
-    """The files and folders that count as arguments: those that `inputs=` names, and `File` values."""
+    """The files and folders that are identified as arguments: those that `inputs=` names, and `File` values."""
     named = () if options["inputs"] == OBSERVED else options["inputs"]
     found = {path for name in named for path in _paths_in([arguments[name]], folders=True)}
     return frozenset(found.union(_paths_in(arguments.values(), files=True)))
 
 
 def _paths_in(values: Iterable[Any], *, folders: bool = False, files: bool = False) -> Iterator[str]:
-    """The files (`folders`: folders, too) that are named in some values; with `files` those of `File` values instead."""
-    waiting, looked = deque(values), 0
-    while waiting and looked < _MOST:
-        value = waiting.popleft()
-        looked += 1
-        if isinstance(
-            value, (str, PurePath, File)
-        ):  # not every PathLike: asking a remote one for its path downloads it
+    """The files named in some values, and with `folders` the folders, too. With `files`, those of `File` values instead."""
+    pending, searched = deque(values), 0
+    while pending and searched < _MOST_VALUES:
+        value = pending.popleft()
+        searched += 1
+        if isinstance(value, (str, PurePath, File)):  # not any PathLike: a remote file may be downloaded to get a path
             text = str(value)
             if len(text) <= _LONGEST and "\0" not in text and isinstance(value, File) == files:
                 path = _data_path(os.fspath(value) if isinstance(value, File) else text)
                 if path is not None and (os.path.isfile(path) or (folders and os.path.isdir(path))):
                     yield path
         elif isinstance(value, Mapping):
-            waiting.extend(islice(value.values(), _MOST))
+            pending.extend(islice(value.values(), _MOST_VALUES))
         elif isinstance(value, (list, tuple, set, frozenset)):
-            waiting.extend(islice(value, _MOST))
+            pending.extend(islice(value, _MOST_VALUES))
         elif (fields := fields_of(value)) is not None:
-            waiting.extend(fields.values())
+            pending.extend(fields.values())
 
 
 _notes: ContextVar[tuple[_Note, ...]] = ContextVar("oncemore_inputs")
-_running: dict[int, tuple[_Note, ...]] = {}  # of each running step: the steps around it, and itself
+_running: dict[int, tuple[_Note, ...]] = {}  # for each running step: its enclosing steps, and itself
 
 
 def _here() -> tuple[_Note, ...]:
-    """The steps that run in this thread or task.
+    """The steps that run in this thread or task, outermost first.
 
-    Threads of a step's own enter no scope. While one step runs in the process (or one inside the others), theirs is that.
+    A thread that a step starts is in no scope. It belongs to the running step if there is only one, or if all are nested.
     """
     try:
         return _notes.get()
@@ -217,11 +219,11 @@ def _here() -> tuple[_Note, ...]:
     return longest if all(each == longest[: len(each)] for each in running) else ()
 
 
-# -- what the audit hook brings
+# -- audit events
 
 
 class _Busy(threading.local):
-    now = False  # in the midst of an event: what is opened here is opened by us
+    now = False  # handling an event: files opened meanwhile are opened by this module
 
 
 _busy = _Busy()
@@ -240,14 +242,14 @@ def _opened(arguments: tuple[Any, ...]) -> None:
 
 
 def _connected(arguments: tuple[Any, ...]) -> None:
-    """A database of SQLite's: whether it is changed shows at the end of the step."""
+    """An SQLite database. Whether the step changes it is seen at the end of the step."""
     if _running and isinstance(arguments[0], (str, bytes, os.PathLike)):
         _event(arguments[0], read=True, opened=False)
 
 
 def _renamed(arguments: tuple[Any, ...]) -> None:
     before, after, *folders = arguments
-    if (_running or current.opened) and folders == [-1, -1]:  # else the paths count from folders that we do not know
+    if (_running or current.opened) and folders == [-1, -1]:  # else the paths are relative to unknown folders
         _event(before, write=True)
         _event(after, write=True)
 
@@ -276,50 +278,50 @@ def _event(name: Any, *, read: bool = False, opened: bool = True, write: bool = 
             if run is not None and not run.disabled:
                 files_of(run).write(path)
     except Exception as error:
-        log("a file that was opened could not be noted: %s: %r", name, error)  # the open itself has to go on
+        log("failed to note that file %s was opened: %r", name, error)  # the open itself must succeed
     finally:
         _busy.now = False
 
 
 def _is_ours() -> bool:
-    """Whether a module of ours, or of the store's, opens the file; `File.open` is called by the user."""
+    """Whether oncemore or its store opens the file. `File.open` is called by the user."""
     name = str(sys._getframe(4).f_globals.get("__name__", ""))
     return name.partition(".")[0] in (_PACKAGE, "diskcache") and name != f"{_PACKAGE}.file"
 
 
 def _data_path(name: Any) -> str | None:
-    """The full path of a file that may be data."""
+    """The full path of a file; None if it cannot be data."""
     path = os.path.abspath(os.fsdecode(name))
-    if path.endswith(_NO_DATA) or path.startswith(_NOT_DATA) or os.path.basename(path).startswith(OURS):
+    if path.endswith(_CODE_SUFFIXES) or path.startswith(_SYSTEM_FOLDERS) or os.path.basename(path).startswith(OURS):
         return None
     return path
 
 
-# -- what a run knows of files
+# -- the files of a run
 
 
 class RunFiles:
-    """What one attempt at a run knows of files. Paths inside the folder that it began in are noted relative to that."""
+    """What one attempt at a run knows about files. Paths are relative to the folder in which it began, if they are inside it."""
 
     def __init__(self, run: Any) -> None:
         self._run = weakref.ref(run)
         try:
             self.root = os.getcwd()
-        except FileNotFoundError:  # it was removed under us
+        except FileNotFoundError:  # the folder was removed
             self.root = os.sep
         self._digests: dict[str, tuple[_Stamp, str]] = {}
-        self._pending: set[str] = set()  # written, not noted yet
+        self._pending: set[str] = set()  # written, but not stored yet
         self.written: set[str] = set()  # in this attempt
-        self.checked: set[str] = set()  # checkpoints whose files were compared
+        self.checked: set[str] = set()  # keys of checkpoints whose files have been compared
         self.warned: set[tuple[str, str]] = set()
-        self._known: dict[str, dict[str, Any]] = {}  # what the store notes of a file
-        self._of_stores: dict[str, bool] = {}  # folders
+        self._known: dict[str, dict[str, Any]] = {}  # what is stored about each file
+        self._store_folders: dict[str, bool] = {}  # by folder
 
-    def is_of_store(self, path: str) -> bool:
+    def is_in_store(self, path: str) -> bool:
         folder = os.path.dirname(path)
-        if folder not in self._of_stores:
-            self._of_stores[folder] = in_store(folder)
-        return self._of_stores[folder]
+        if folder not in self._store_folders:
+            self._store_folders[folder] = in_store(folder)
+        return self._store_folders[folder]
 
     def name(self, path: str) -> str:
         inside = path.startswith(self.root.rstrip(os.sep) + os.sep)
@@ -334,16 +336,18 @@ class RunFiles:
         self.written.add(path)
         self.checked.clear()
 
-    def digest(self, path: str, stamp: _Stamp | None, *, counts: bool) -> str:
-        """Of the content; empty for a large file unless it counts. Unknown if the file is not as `stamp` says any more."""
-        if stamp is None or (stamp.size > _LARGE and not counts):
+    def digest(self, path: str, stamp: _Stamp | None, *, observed: bool) -> str:
+        """Of the content; empty for a large file, unless it is observed. Unknown if the file no longer matches `stamp`."""
+        if stamp is None or (stamp.size > _LARGE and not observed):
             return ""
         known = self._digests.get(path)
         if known is None or known[0] != stamp:
             if in_store(path):
                 return _UNKNOWN
             try:
-                content = self._noted(path, stamp) or (content_digest(path).hex() if _stamp(path) == stamp else "")
+                content = self._stored_digest(path, stamp) or (
+                    content_digest(path).hex() if _stamp(path) == stamp else ""
+                )
             except OSError:
                 content = ""
             if not content or _stamp(path) != stamp:
@@ -354,70 +358,70 @@ class RunFiles:
         return known[1]
 
     def now(self, name: str) -> str:
-        """What identifies the file or folder today. It is excused if it is gone, or what an earlier attempt wrote."""
+        """The current digest of a file or folder. It is excused if it is missing, or if an earlier attempt wrote it."""
         path = self.path(name)
         if os.path.isdir(path):
             return digest(path_identity(path)).hex()
         stamp = _stamp(path)
-        found = self.digest(path, stamp, counts=True)
+        found = self.digest(path, stamp, observed=True)
         return f"{EXCUSED}{found}" if stamp is None or self.by_earlier_attempt(path, stamp) else found
 
     def has_changed(self, name: str, was: list[Any]) -> bool:
-        """Whether a file is another than the one with that size, time and digest: one that is gone is not."""
-        size, context, content = was
+        """Whether a file no longer has that size, time and digest. A missing file has not changed."""
+        size, mtime, content = was
         path = self.path(name)
         stamp = _stamp(path)
-        if stamp is None or stamp == (size, context):
+        if stamp is None or stamp == (size, mtime):
             return False
-        now = self.digest(path, stamp, counts=False) if content else ""
+        now = self.digest(path, stamp, observed=False) if content else ""
         return not (content and now == content) and not self.by_earlier_attempt(path, stamp)
 
     def by_earlier_attempt(self, path: str, stamp: _Stamp) -> bool:
-        """Whether an earlier attempt at this run has written the file, and nobody since: equal content may be an edit."""
+        """Whether an earlier attempt at this run was the last to write the file. Equal content alone may be an edit."""
         if path in self.written:
             return False
-        attempt, run = self._note(path).get("wrote", {}).get(_mark(stamp)), self._run()
+        attempt, run = self._stored(path).get("wrote", {}).get(_version(stamp)), self._run()
         return attempt is not None and run is not None and attempt < run.attempt_number
 
-    # What is noted in the store: contents that the run wrote, and the content that a file of some size and time has.
+    # In the store, by file: "wrote", which versions the run wrote; "seen", the digest that belongs to a size and time.
 
     def _key(self, path: str) -> str:
         run = self._run()
         owner = run.entries.owner if run is not None else ""
         return f"wrote/{owner}/{blake3(os.fsencode(self.name(path))).hexdigest(length=16)}"
 
-    def _note(self, path: str) -> dict[str, Any]:
+    def _stored(self, path: str) -> dict[str, Any]:
         run = self._run()
         if path not in self._known:
             found = None
             try:
                 found = run.entries.read(self._key(path)) if run is not None and run.resumed else None
             except OncemoreError:
-                pass  # damaged: as if nothing had been noted
+                pass  # damaged: as if nothing were stored
             self._known[path] = {} if found is None else dict(found.meta)
         return self._known[path]
 
-    def _noted(self, path: str, stamp: _Stamp) -> str:
-        size, context, content = self._note(path).get("seen", (0, 0, ""))
-        return str(content) if (size, context) == stamp else ""
+    def _stored_digest(self, path: str, stamp: _Stamp) -> str:
+        size, mtime, content = self._stored(path).get("seen", (0, 0, ""))
+        return str(content) if (size, mtime) == stamp else ""
 
     def save(self, seen: Iterable[tuple[str, _Stamp, str]] = ()) -> None:
-        """Note in the store what was written since the last time, and what was read that counts."""
+        """Store what was written since the last time, and what observed files were read."""
         changed: dict[str, dict[str, Any]] = {}
         pending, self._pending = self._pending, set()
         run = self._run()
         attempt = 0 if run is None else run.attempt_number
         for path in pending:
             stamp = _stamp(path)
-            if stamp is None or self.is_of_store(path):
+            if stamp is None or self.is_in_store(path):
                 continue
-            mark, wrote = _mark(stamp), dict[str, int](self._note(path).get("wrote", {}))
-            if wrote.pop(mark, None) != attempt:
-                wrote = dict([*wrote.items(), (mark, attempt)][-_REMEMBERED:])
-                changed[path] = {**self._note(path), "wrote": wrote}
+            version, wrote = _version(stamp), dict[str, int](self._stored(path).get("wrote", {}))
+            if wrote.pop(version, None) != attempt:
+                wrote = dict([*wrote.items(), (version, attempt)][-_REMEMBERED:])
+                changed[path] = {**self._stored(path), "wrote": wrote}
         for path, stamp, content in seen:
-            if self._noted(path, stamp) != content:
-                changed[path] = {**changed.get(path, self._note(path)), "seen": [*stamp, content]}
+            if self._stored_digest(path, stamp) != content:
+                changed[path] = {**changed.get(path, self._stored(path)), "seen": [*stamp, content]}
         if changed and run is not None and run.id:
             self._known.update(changed)
             entries = [
@@ -426,63 +430,58 @@ class RunFiles:
             run.store.commit(put={entry.key: entry.frames for entry in entries})
 
 
-def _mark(stamp: _Stamp) -> str:
+def _version(stamp: _Stamp) -> str:
     return f"{stamp.size} bytes at {stamp.time}"
 
 
 def _is_fresh(stamp: _Stamp) -> bool:
-    """Whether the file may be changed again and look the same."""
+    """Whether another change might leave size and time the same."""
     return time.time_ns() - stamp.time < (_TICK if stamp.time % 1_000_000_000 else _COARSE_TICK)
 
 
-_of_runs: weakref.WeakKeyDictionary[Any, RunFiles] = weakref.WeakKeyDictionary()
+_files_by_run: weakref.WeakKeyDictionary[Any, RunFiles] = weakref.WeakKeyDictionary()
 
 
 def files_of(run: Any) -> RunFiles:
-    """What this process knows of the run's files."""
-    found = _of_runs.get(run)
+    """What this process knows about the run's files."""
+    found = _files_by_run.get(run)
     if found is None:
-        found = _of_runs.setdefault(run, RunFiles(run))
+        found = _files_by_run.setdefault(run, RunFiles(run))
     return found
 
 
+@functools.cache  # once per process
 def listen_to_opens() -> None:
-    """From now on it is noted what is read by steps, and written by them or between them."""
-    if not _Listening.on:
-        _Listening.on = True
-        listen("open", _opened)
-        listen("os.remove", _removed)
-        listen("os.rename", _renamed)
-        listen("sqlite3.connect", _connected)
-
-
-class _Listening:
-    on = False
+    """Start to observe what steps read, and what is written by them or between them."""
+    listen("open", _opened)
+    listen("os.remove", _removed)
+    listen("os.rename", _renamed)
+    listen("sqlite3.connect", _connected)
 
 
 def enter(run: Any) -> None:
-    """A scope was opened: relative paths count from here."""
+    """A scope has been opened: relative paths start from the current folder."""
     files_of(run)
     listen_to_opens()
 
 
 def leave(run: Any) -> None:
-    """The scope is about to be left: note what was written since its last step."""
+    """The scope is about to close: store what was written since its last step."""
     try:
         files_of(run).save()
     except OncemoreError:
-        pass  # who writes down how the run ended meets it, too
+        pass  # recording the end of the run raises the same error
 
 
-def wrote(run: Any, path: str, *, now: bool) -> None:
-    """A file is an output of a step that ran (`now`) or was skipped."""
+def note_output(run: Any, path: str, *, ran: bool) -> None:
+    """A file is an output of a step, which `ran` or was skipped."""
     for note in _here():
         if path in note.reads and not note.reads[path].opened:
             del note.reads[path]
         note.written.add(path)
     files = files_of(run)
     files.written.add(path)
-    if now:
+    if ran:
         files.write(path)
 
 
@@ -510,9 +509,6 @@ class Inputs(Surrounding):
     def digest(self, run: Any, name: str) -> str:
         return files_of(run).now(name)
 
-    def part(self, run: Any, name: str) -> Part:
-        return Part(self.digest(run, name))
-
     def label(self, name: str) -> str:
         return f"file {name}"
 
@@ -522,18 +518,18 @@ class Inputs(Surrounding):
 
 
 def observes(run: Any, options: Mapping[str, Any]) -> bool:
-    """Whether the files that a step reads count: by its own word, the scope's, or that of a step around it."""
-    return options["inputs"] == OBSERVED or run.observes or any(note.counts for note in _here())
+    """Whether the files that a step reads are observed: the step, the scope or an enclosing step says so."""
+    return options["inputs"] == OBSERVED or run.observes or any(note.observed for note in _here())
 
 
 def changed(run: Any, read: Mapping[str, list[Any]]) -> str | None:
-    """Which of the files that a step read has changed since, as the reason to run it again. Each is `[size, time, digest]`."""
+    """The reason to run a step again if a file that it read has changed. `read` has `[size, time, digest]` by name."""
     files = files_of(run)
     return next((f"{Inputs().label(name)} changed" for name, was in read.items() if files.has_changed(name, was)), None)
 
 
 def reused(run: Any, step: str, key: str, options: Mapping[str, Any], arguments: Mapping[str, Any], read: Any) -> None:
-    """A step is skipped: tell of files that changed since it read them. The steps around it have read them, too."""
+    """A step is skipped: warn about files that changed since it read them. The enclosing steps have read them, too."""
     files, around = files_of(run), _here()
     for note in around:
         for path in declared(options, arguments):
@@ -552,5 +548,5 @@ def reused(run: Any, step: str, key: str, options: Mapping[str, Any], arguments:
         remedy = 'inputs="observed"' if parameter is None else f'inputs=["{parameter}"] or inputs="observed"'
         warn(
             f"step {step} was skipped, but file {name} has changed since the step read it. "
-            f"To make such a change count, give the step {remedy}"
+            f"To run the step again after such a change, give it {remedy}"
         )

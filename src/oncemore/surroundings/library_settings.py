@@ -1,6 +1,6 @@
-"""Settings of libraries that a step changes: `pandas.options`, `matplotlib.rcParams`, numpy's and decimal's.
+"""Library settings that a step changes: `pandas.options`, `matplotlib.rcParams`, numpy's and decimal's.
 
-What they are before a step counts for code that names the library (see identity/library_settings.py).
+Their values before a step are part of its identity if its code names the library (see identity/library_settings.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from ..identity.library_settings import LIBRARIES, changed, put
 from . import CallContext, Surrounding
 
-Effect = dict[str, dict[str, Any]]  # by library: "set" to values, and the names that are "default" again
+Effect = dict[str, dict[str, Any]]  # by library: values that were "set", and names reset to their "default"
 
 
 class Settings(Surrounding):
@@ -25,8 +25,8 @@ class Settings(Surrounding):
         for library, then in note.items():
             now = changed(library)
             if now is not then and now != then:
-                given = {name: value for name, value in now.items() if name not in then or then[name] != value}
-                effect[library] = {"set": given, "default": [name for name in then if name not in now]}
+                new = {name: value for name, value in now.items() if name not in then or then[name] != value}
+                effect[library] = {"set": new, "default": [name for name in then if name not in now]}
         return effect or None
 
     def restore(self, context: CallContext, effect: Effect) -> None:

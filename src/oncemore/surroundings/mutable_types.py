@@ -1,4 +1,4 @@
-"""How objects of each type are looked into and changed in place."""
+"""How objects of each type are inspected and changed in place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..identity.values.opaque import is_mock, memory_of
 from ..modules import global_generator, loaded, module_of
 
 ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented)))
-# Types that cannot change, by name: most programs never load them.
+# Immutable types, by name: most programs never import them.
 _IMMUTABLE = frozenset(
     [
         "datetime.datetime",
@@ -44,38 +44,45 @@ _IMMUTABLE = frozenset(
     ]
 )
 _HEAPTYPE = 1 << 9
-_FACTORY = object()  # under which a defaultdict's factory is noted
+_FACTORY = object()  # the key for a defaultdict's factory in its note
+
+
+# -- what objects hold, compared by reference: an equal object in place of another is a change
+
+
+def _same_keyed(then: dict[Any, Any], now: dict[Any, Any]) -> bool:
+    return len(then) == len(now) and all(map(is_, then, now)) and all(map(is_, then.values(), now.values()))
+
+
+def _same_items(then: list[Any], now: list[Any]) -> bool:
+    return len(then) == len(now) and all(map(is_, then, now))
+
+
+def _same_elements(then: set[Any], now: set[Any]) -> bool:
+    return len(then) == len(now) and then.issuperset(now) and set(map(type, then)) == set(map(type, now))
 
 
 class Mutator(NamedTuple):
-    """How one type of object is looked into and changed in place.
+    """How objects of one type are inspected and changed in place.
 
-    `note` is what it holds, by reference; `same` compares two of these, `delta` says how one came from the other.
+    A note has what an object holds, by reference. `same` compares two notes, `delta` derives the change between them.
     """
 
     children: Callable[[Any], Iterable[Any]]
     content: Callable[[Any], Any]
-    assign: Callable[[Any, Any], None]
-    heavy: bool = False  # holds nothing by reference: compared by its digest
-    possible: Callable[[Any], bool] | None = None  # whether this very object's content can be kept and put back
-    noted: Callable[[Any], Any] | None = None
-    same_as: Callable[[Any, Any], bool] | None = None
+    assign: Callable[[Any, Any], object]
+    by_digest: bool = False  # holds nothing by reference: compared by digest, without a note
+    can_restore: Callable[[Any], bool] = lambda obj: True  # whether this particular object's content can be put back
+    noted: Callable[[Any], Any] | None = None  # the note, if it differs from the content
+    same: Callable[[Any, Any], bool] = _same_items
     delta: Callable[[Any, Any], Delta | None] | None = None
-
-    def can(self, obj: Any) -> bool:
-        return self.possible is None or self.possible(obj)
 
     def note(self, obj: Any) -> Any:
         return (self.noted or self.content)(obj)
 
-    def same(self, then: Any, now: Any) -> bool:
-        if self.same_as is not None:
-            return self.same_as(then, now)
-        return _same_keyed(then, now) if type(now) is dict else _same_items(then, now)
-
 
 class Extended(NamedTuple):
-    """A list that got items at its end."""
+    """A list to which items were appended."""
 
     items: list[Any]
 
@@ -84,7 +91,7 @@ class Extended(NamedTuple):
 
 
 class Grown(NamedTuple):
-    """A list that has these items from a place on: what came there before, by whomever, goes."""
+    """A list with these items from an index on. They replace whatever is there."""
 
     start: int
     items: list[Any]
@@ -96,7 +103,7 @@ class Grown(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """A list of which some items are others."""
+    """A list of which some items were replaced."""
 
     items: dict[int, Any]
 
@@ -106,7 +113,7 @@ class Replaced(NamedTuple):
 
 
 class Updated(NamedTuple):
-    """A dict that lost keys, then got entries: new ones at its end. Values may be `Added` or `Filled`."""
+    """A dict that lost keys, then got entries; new keys go to its end. Values may be `Added` or `Filled`."""
 
     removed: list[Any]
     entries: list[tuple[Any, Any]]
@@ -121,13 +128,13 @@ class Updated(NamedTuple):
             base.__setitem__(obj, key, value)
 
     def summed(self, then: Any) -> Updated:
-        """The same where other steps work on the dict as well: numbers are added to, new containers are filled."""
+        """The same change for a dict that other steps change, too: numbers are added to, new containers are filled."""
         before = then if type(then) is dict else then[0]
         return Updated(self.removed, [(key, _summand(value, before.get(key))) for key, value in self.entries])
 
 
 class Added(NamedTuple):
-    """A number that grew by this."""
+    """A number that grew by `difference`."""
 
     difference: Any
 
@@ -136,7 +143,7 @@ class Added(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """A container that got this: the one that the step `made` where there is none, or that which another step has made."""
+    """A container that a step `made` and filled. If another step has made one already, that one is filled instead."""
 
     made: Any
     delta: Delta
@@ -144,7 +151,7 @@ class Filled(NamedTuple):
     def onto(self, now: Any) -> Any:
         found = now if type(now) is type(self.made) else self.made
         if found is self.made:
-            found.clear()  # others may have filled it before it was pickled
+            found.clear()  # other steps may have filled it before it was pickled
         self.delta.apply(found)
         return found
 
@@ -152,7 +159,7 @@ class Filled(NamedTuple):
 def _summand(value: Any, before: Any) -> Any:
     if are_numbers(value, before or 0):
         return Added(value - (before or 0))
-    if before is not None or type(value) not in FILLED:
+    if before is not None or type(value) not in FILLABLE:
         return value
     if type(value) is dict:
         return Filled(value, Updated([], list(value.items())).summed({}))
@@ -175,7 +182,7 @@ class Altered(NamedTuple):
 
 
 class Several(NamedTuple):
-    """Some of these, one after the other."""
+    """Several deltas, applied in order."""
 
     deltas: list[Any]
 
@@ -186,24 +193,24 @@ class Several(NamedTuple):
 
 Delta: TypeAlias = "Extended | Grown | Replaced | Updated | Altered | Several"
 DELTAS = (Extended, Grown, Replaced, Updated, Altered, Several)
-FILLED: tuple[type, ...] = (list, dict, set)  # what several steps may fill, whichever of them makes it
+FILLABLE: tuple[type, ...] = (list, dict, set)  # containers that several steps may fill, whichever creates them
 
 
 class Role(NamedTuple):
-    """What objects of one type are to the walk through an argument."""
+    """How a walk treats objects of one type."""
 
     children: Callable[[Any], Iterable[Any]]
-    changes: bool  # or they are only looked through
+    mutable: bool  # if not, the walk only passes through them
 
 
 @once_per_type
-def fixed(kind: type) -> bool:
+def is_immutable(kind: type) -> bool:
     """Whether objects of this type never change."""
     if kind in ATOMS or f"{module_of(kind)}.{kind.__qualname__}" in _IMMUTABLE:
         return True
-    if issubclass(kind, (type, ModuleType, Enum)):  # classes change by patching code
+    if issubclass(kind, (type, ModuleType, Enum)):  # classes change only if code is patched
         return True
-    if category(kind) not in (None, "display"):  # a progress bar may hold what it runs over
+    if category(kind) not in (None, "display"):  # a progress bar may hold the data that it iterates over
         return True
     paths = loaded("pathlib")
     if paths is not None and issubclass(kind, paths.PurePath):
@@ -214,43 +221,43 @@ def fixed(kind: type) -> bool:
 
 @once_per_type
 def role(kind: type) -> Role | None:
-    """None for types whose objects never change."""
+    """None for immutable types."""
     if category(kind) not in (None, "display"):
-        return Role(_nothing, changes=True)  # the lock that is there is found again; it is never changed
-    if fixed(kind):
+        return Role(_nothing, mutable=True)  # named, so that the existing lock is found again, but never changed
+    if is_immutable(kind):
         return None
-    inside, how = through(kind), mutator(kind)
-    if inside is not None:
-        return Role(inside, changes=False)
-    return Role(_nothing if how is None else how.children, changes=True)
+    children, mutator = transparent_children(kind), mutator_of(kind)
+    if children is not None:
+        return Role(children, mutable=False)
+    return Role(_nothing if mutator is None else mutator.children, mutable=True)
 
 
 @once_per_type
-def mutator(kind: type) -> Mutator | None:
-    """How objects of this type are changed in place; None if that is not known."""
+def mutator_of(kind: type) -> Mutator | None:
+    """How objects of this type are changed in place; None if that is unknown."""
     if is_refused(kind) or is_mock(kind):
-        return None  # a figure or a connection leads to half of its library
-    found = _WAYS.get(kind) or _library_mutator(kind)
+        return None  # from a figure or a connection, half of its library is reachable
+    found = _MUTATORS.get(kind) or _library_mutator(kind)
     if found is not None:
         return found
     if module_of(kind).partition(".")[0] in ("pandas", "polars", "pyarrow"):
-        return None  # what they are made of changes without their content changing: caches
-    base = next((b for b in kind.__mro__ if b in _WAYS), None)
+        return None  # their attributes change without a change of content: caches
+    base = next((b for b in kind.__mro__ if b in _MUTATORS), None)
     layout = _layout(kind)
     own = is_its_attributes(kind)
     if base is not None:
-        found = _with_attributes(_WAYS[base]) if layout in (base, OrderedDict) else None
-        return found if own or found is None else found._replace(heavy=True)
-    # an object is its attributes, unless something written in C keeps more of it
+        found = _with_attributes(_MUTATORS[base]) if layout in (base, OrderedDict) else None
+        return found if own or found is None else found._replace(by_digest=True)
+    # an object is defined by its attributes, unless a base class written in C has more data
     transparent = (object, SimpleNamespace, int, float, complex, str, bytes)
     if layout not in transparent or not (kind.__dictoffset__ or layout_of(kind).slots):
         return None
-    return _PLAIN if own else _PLAIN._replace(children=_nothing, heavy=True)
+    return _OBJECT if own else _OBJECT._replace(children=_nothing, by_digest=True)
 
 
 @once_per_type
-def through(kind: type) -> Callable[[Any], Iterable[Any]] | None:
-    """How to see what is inside something that cannot be changed itself; None if it is not such a thing."""
+def transparent_children(kind: type) -> Callable[[Any], Iterable[Any]] | None:
+    """How to get the children of objects that cannot be changed themselves; None for other types."""
     if kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
         return tuple.__iter__
     if issubclass(kind, FunctionType):
@@ -270,6 +277,7 @@ def through(kind: type) -> Callable[[Any], Iterable[Any]] | None:
 
 
 def _captured(function: FunctionType) -> Iterable[Any]:
+    """The values of a function's closure."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
@@ -278,7 +286,7 @@ def _captured(function: FunctionType) -> Iterable[Any]:
 
 
 def _layout(kind: type) -> type:
-    """The nearest base that was not made by a class statement."""
+    """The nearest base class that was not created by a class statement."""
     for base in kind.__mro__:
         made = vars(base).get("__new__")
         if not base.__flags__ & _HEAPTYPE or (isinstance(made, BuiltinFunctionType) and made.__self__ is base):
@@ -290,7 +298,7 @@ def _nothing(obj: Any) -> Iterable[Any]:
     return ()
 
 
-# -- containers, through the methods of their builtin base: a subclass may have other plans with its own
+# -- containers, accessed through the methods of their builtin base: a subclass may override its own
 
 
 def _keyed(obj: Any) -> Any:
@@ -353,7 +361,7 @@ def _assign_weakly(obj: Any, content: list[Any]) -> None:
 
 
 def _advance(counter: Any, to: tuple[Any, Any]) -> None:
-    """Count on to where a step left it, which is never behind where the step found it."""
+    """Advance a counter to where a step left it. It never goes back."""
     (now, step), (then, _) = counter_at(counter) or to, to
     for _ in range(round((then - now) / step) if step else 0):
         next(counter)
@@ -364,40 +372,25 @@ def _values_and_keys(obj: Any) -> Iterable[Any]:
     return [*(value for _, value in entries), *(key for key, _ in entries)]
 
 
-def _of_fixed(obj: Any) -> bool:
-    """Whether the elements can be named: they never change, or their contents tell them apart."""
-    return all(map(_fixed_through, set.__iter__(obj))) or len(_ordered(obj)) == len(obj)
+def _are_distinguishable(obj: Any) -> bool:
+    """Whether each element can be identified: all are immutable, or their contents differ."""
+    return all(map(_is_deeply_immutable, set.__iter__(obj))) or len(_ordered(obj)) == len(obj)
 
 
 def _ordered(obj: Any) -> list[Any]:
-    """The elements of a set in the order of their contents, if these tell them apart; none if they never change."""
+    """The elements of a set in the order of their digests, if these differ. None if all are immutable."""
     elements = list(set.__iter__(obj))
-    if all(map(_fixed_through, elements)):
+    if all(map(_is_deeply_immutable, elements)):
         return []
     digests = Digests()
     found = {digests.get(each): each for each in elements}
     return [] if None in found or len(found) < len(elements) else [found[each] for each in sorted(filter(None, found))]
 
 
-def _fixed_through(obj: Any) -> bool:
+def _is_deeply_immutable(obj: Any) -> bool:
     if isinstance(obj, (tuple, frozenset)):
-        return all(map(_fixed_through, obj))
-    return fixed(type(obj))
-
-
-# -- what an object holds, compared by reference: an equal object in the place of another is a change
-
-
-def _same_keyed(then: dict[Any, Any], now: dict[Any, Any]) -> bool:
-    return len(then) == len(now) and all(map(is_, then, now)) and all(map(is_, then.values(), now.values()))
-
-
-def _same_items(then: list[Any], now: list[Any]) -> bool:
-    return len(then) == len(now) and all(map(is_, then, now))
-
-
-def _same_elements(then: set[Any], now: set[Any]) -> bool:
-    return len(then) == len(now) and then.issuperset(now) and set(map(type, then)) == set(map(type, now))
+        return all(map(_is_deeply_immutable, obj))
+    return is_immutable(type(obj))
 
 
 def _list_delta(then: list[Any], now: list[Any]) -> Delta | None:
@@ -422,55 +415,55 @@ def _set_delta(then: set[Any], now: set[Any]) -> Delta:
     return Altered(list(then - now), list(now - then))
 
 
-_WAYS: dict[type, Mutator] = {
-    list: Mutator(
-        list.__iter__,
-        lambda obj: list(list.__iter__(obj)),
-        _assign_items,
-        same_as=_same_items,
-        delta=_list_delta,
-    ),
+_MUTATORS: dict[type, Mutator] = {
+    list: Mutator(list.__iter__, lambda obj: list(list.__iter__(obj)), _assign_items, delta=_list_delta),
     dict: Mutator(
-        _values_and_keys, _entries, _assign_entries, noted=lambda obj: dict(_entries(obj)), delta=_dict_delta
+        _values_and_keys,
+        _entries,
+        _assign_entries,
+        noted=lambda obj: dict(_entries(obj)),
+        same=_same_keyed,
+        delta=_dict_delta,
     ),
     defaultdict: Mutator(
         _values_and_keys,
         lambda obj: (obj.default_factory, _entries(obj)),
         _assign_default,
         noted=lambda obj: {_FACTORY: obj.default_factory, **dict.copy(obj)},
+        same=_same_keyed,
         delta=_dict_delta,
     ),
     set: Mutator(
         _ordered,
         lambda obj: list(set.__iter__(obj)),
         _assign_elements,
-        possible=_of_fixed,
+        can_restore=_are_distinguishable,
         noted=lambda obj: set(set.__iter__(obj)),
-        same_as=_same_elements,
+        same=_same_elements,
         delta=_set_delta,
     ),
     deque: Mutator(deque.__iter__, lambda obj: list(deque.__iter__(obj)), _assign_queue),
-    bytearray: Mutator(_nothing, bytes, _assign_items, heavy=True),
-    File: Mutator(_nothing, FileChange, lambda obj, change: change.make(obj), heavy=True),
-    io.StringIO: Mutator(_nothing, lambda obj: (obj.getvalue(), obj.tell()), _assign_buffer, same_as=eq, heavy=False),
-    io.BytesIO: Mutator(_nothing, lambda obj: (obj.getvalue(), obj.tell()), _assign_buffer, same_as=eq, heavy=False),
+    bytearray: Mutator(_nothing, bytes, _assign_items, by_digest=True),
+    File: Mutator(_nothing, FileChange, lambda obj, change: change.make(obj), by_digest=True),
+    io.StringIO: Mutator(_nothing, lambda obj: (obj.getvalue(), obj.tell()), _assign_buffer, same=eq),
+    io.BytesIO: Mutator(_nothing, lambda obj: (obj.getvalue(), obj.tell()), _assign_buffer, same=eq),
     weakref.WeakValueDictionary: Mutator(_weakly_held, _weak_items, _assign_weakly),
     weakref.WeakKeyDictionary: Mutator(_weakly_held, _weak_items, _assign_weakly),
     weakref.WeakSet: Mutator(
         lambda obj: _ordered(set(obj)),
         list,
         _assign_weakly,
-        possible=lambda obj: len(_ordered(set(obj))) == len(obj),
+        can_restore=lambda obj: len(_ordered(set(obj))) == len(obj),
         noted=set,
-        same_as=_same_elements,
+        same=_same_elements,
     ),
-    array.array: Mutator(_nothing, lambda obj: obj[:], _assign_numbers, heavy=True),
+    array.array: Mutator(_nothing, lambda obj: obj[:], _assign_numbers, by_digest=True),
     itertools.count: Mutator(
-        _nothing, counter_at, _advance, same_as=eq, possible=lambda obj: counter_at(obj) is not None
+        _nothing, counter_at, _advance, same=eq, can_restore=lambda obj: counter_at(obj) is not None
     ),
     **dict.fromkeys(
         iterators.LEAVES | iterators.MADE_OF,
-        Mutator(_nothing, iterators.place, iterators.go_on, same_as=eq, possible=iterators.can_go_on),
+        Mutator(_nothing, iterators.place, iterators.go_on, same=eq, can_restore=iterators.can_go_on),
     ),
 }
 
@@ -479,29 +472,29 @@ _WAYS: dict[type, Mutator] = {
 
 
 def _attributes(obj: Any) -> dict[str, Any]:
-    """The attributes that count: not those in which the object caches something."""
+    """The attributes of an object, without those in which it caches something."""
     return layout_of(type(obj)).read(obj)
 
 
-def _kept_attributes(obj: Any) -> tuple[dict[str, Any], dict[str, bytes | None]]:
-    """The attributes that count, and what identifies those that are cached."""
+def _saved_attributes(obj: Any) -> tuple[dict[str, Any], dict[str, bytes | None]]:
+    """The attributes of an object, and the digests of those in which it caches something."""
     return _attributes(obj), {name: identity(value) for name, value in layout_of(type(obj)).cached(obj).items()}
 
 
 def _assign_attributes(obj: Any, content: tuple[dict[str, Any], dict[str, bytes | None]]) -> None:
-    """Give an object these attributes. What it has cached stays where the step left it as it is, and goes elsewhere."""
+    """Give an object these attributes. A cached value stays if the step left it alone, and is dropped otherwise."""
     shape, (found, cached) = layout_of(type(obj)), content
     stays = {name: value for name, value in shape.cached(obj).items() if name in cached}
     stays = {name: value for name, value in stays.items() if identity(value) == cached[name]}
     if ATTRS_HASH in cached:
-        stays[ATTRS_HASH] = None  # it has to be there, and is computed again
+        stays[ATTRS_HASH] = None  # must exist; attrs computes it again
     space = shape.space_of(obj)
     found = {**found, **stays, **shape.made(dict(space))}
     space.clear()
     space.update((name, value) for name, value in found.items() if name not in shape.slots)
     for name in shape.slots:
         if name in found:
-            object.__setattr__(obj, name, found[name])  # also where the class forbids it: a frozen dataclass's cache
+            object.__setattr__(obj, name, found[name])  # even if the class forbids it, as a frozen dataclass does
         else:
             with contextlib.suppress(AttributeError):
                 object.__delattr__(obj, name)
@@ -517,40 +510,40 @@ def _noted_attributes(obj: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _same_attributes(then: tuple[dict[str, Any], dict[str, Any]], now: tuple[dict[str, Any], dict[str, Any]]) -> bool:
-    """Whether the attributes are the same. What was cached since is no change, only what was cached before and is gone."""
+    """Whether the attributes are the same. A newly cached value is no change; losing or replacing one is."""
     known = now[1]
     return _same_keyed(then[0], now[0]) and all(known.get(name) is value for name, value in then[1].items())
 
 
-def inside(obj: Any) -> Iterable[tuple[str, Any, Any]]:
-    """What is in an object, each under a name that stays the same when more is added: a key, an attribute, a place."""
+def named_children(obj: Any) -> Iterable[tuple[str, Any, Any]]:
+    """The children of an object: "key", "attribute" or "place", then a name that stays valid when more are added."""
     if isinstance(obj, dict):
-        return [("key", key, value) for key, value in _entries(obj) if _fixed_through(key)]
-    if mutator(type(obj)) is _PLAIN:
+        return [("key", key, value) for key, value in _entries(obj) if _is_deeply_immutable(key)]
+    if mutator_of(type(obj)) is _OBJECT:
         return [("attribute", name, value) for name, value in _attributes(obj).items()]
-    what = role(type(obj))
-    return () if what is None else (("place", i, child) for i, child in enumerate(what.children(obj)))
+    found = role(type(obj))
+    return () if found is None else (("place", i, child) for i, child in enumerate(found.children(obj)))
 
 
-def noted_inside(held: Mapping[int, Any], obj: Any) -> Iterable[tuple[str, Any, Any]]:
-    """What was in an object when it was noted; `held` is what objects held then, by their ids."""
+def noted_children(held: Mapping[int, Any], obj: Any) -> Iterable[tuple[str, Any, Any]]:
+    """The same as of when the object was noted; `held` has what objects held then, by their ids."""
     then = held.get(id(obj))
     if isinstance(obj, dict) and type(then) is dict:
-        return [("key", key, value) for key, value in then.items() if _fixed_through(key)]
+        return [("key", key, value) for key, value in then.items() if _is_deeply_immutable(key)]
     if type(obj) is list and type(then) is list:
         return [("place", i, child) for i, child in enumerate(then)]
-    if mutator(type(obj)) is _PLAIN and type(then) is tuple:
+    if mutator_of(type(obj)) is _OBJECT and type(then) is tuple:
         return [("attribute", name, value) for name, value in then[0].items()]
-    return inside(obj)
+    return named_children(obj)
 
 
-_PLAIN = Mutator(
-    _sorted_attributes, _kept_attributes, _assign_attributes, noted=_noted_attributes, same_as=_same_attributes
+_OBJECT = Mutator(
+    _sorted_attributes, _saved_attributes, _assign_attributes, noted=_noted_attributes, same=_same_attributes
 )
 
 
 def _with_attributes(base: Mutator) -> Mutator:
-    """For subclasses of containers: their items and their attributes."""
+    """For subclasses of containers, which have items and attributes."""
 
     def assign(obj: Any, content: tuple[Any, Any]) -> None:
         base.assign(obj, content[0])
@@ -562,23 +555,23 @@ def _with_attributes(base: Mutator) -> Mutator:
 
     return Mutator(
         lambda obj: (*base.children(obj), *_sorted_attributes(obj)),
-        lambda obj: (base.content(obj), _kept_attributes(obj)),
+        lambda obj: (base.content(obj), _saved_attributes(obj)),
         assign,
-        heavy=base.heavy,
-        possible=base.possible,
+        by_digest=base.by_digest,
+        can_restore=base.can_restore,
         noted=lambda obj: (base.note(obj), _noted_attributes(obj)),
-        same_as=lambda then, now: base.same(then[0], now[0]) and _same_attributes(then[1], now[1]),
+        same=lambda then, now: base.same(then[0], now[0]) and _same_attributes(then[1], now[1]),
         delta=delta if base.delta is not None else None,
     )
 
 
-# -- arrays, frames and generators, of libraries that are loaded anyway
+# -- arrays, frames and generators of libraries that the program has imported
 
 
 def _assign_array(obj: Any, content: Any) -> None:
     if obj.shape == content.shape:
         obj[...] = content
-    else:  # `resize` is for arrays that own their data, and a restored one does not
+    else:  # not `resize`: it requires an array that owns its data, and a restored one does not
         obj.__setstate__(content.copy().__reduce__()[2])
 
 
@@ -587,16 +580,6 @@ def _assign_frame(obj: Any, content: Any) -> None:
     obj.attrs = content.attrs
     if obj.ndim == 1:
         obj.name = content.name
-
-
-def _array_mutator(kind: type) -> Mutator:
-    return Mutator(
-        lambda obj: obj.flat if obj.dtype.hasobject else (),
-        lambda obj: obj.view(),
-        _assign_array,
-        heavy=True,
-        possible=lambda obj: bool(obj.flags.writeable),
-    )
 
 
 def _gradient(obj: Any) -> Iterable[Any]:
@@ -610,7 +593,7 @@ def _tensor_content(obj: Any) -> tuple[Any, bool, Any]:
 def _assign_tensor(obj: Any, content: tuple[Any, bool, Any]) -> None:
     data, requires_grad, grad = content
     if obj.shape == data.shape and obj.dtype == data.dtype:
-        obj.data.copy_(data)  # where it lies: other tensors may be views of it
+        obj.data.copy_(data)  # in its memory: other tensors may be views of it
     else:
         obj.data = data
     if obj.is_leaf:
@@ -619,29 +602,26 @@ def _assign_tensor(obj: Any, content: tuple[Any, bool, Any]) -> None:
 
 
 def _plain_tensor(obj: Any) -> bool:
-    """Whether each number has a place of its own that may be written to."""
+    """Whether each element has its own memory, and it can be written to."""
     if obj.layout is not sys.modules["torch"].strided or obj.is_nested or obj.is_inference():
         return False
     return all(stride or size < 2 for size, stride in zip(obj.shape, obj.stride()))
 
 
-def _own(generator: Any) -> bool:
-    """Whether a generator is an object like any other. The global ones are surroundings of their own."""
+def _is_not_global(generator: Any) -> bool:
+    """Whether a generator is an ordinary object. The global generators are a surrounding of their own (rng.py)."""
     return global_generator(generator) is None
 
 
 def _generator_mutator(take: Callable[[Any], Any], give: Callable[[Any, Any], object]) -> Mutator:
-    def assign(obj: Any, state: Any) -> None:
-        give(obj, state)
-
-    return Mutator(_nothing, take, assign, possible=_own, same_as=same_state)
+    return Mutator(_nothing, take, give, can_restore=_is_not_global, same=same_state)
 
 
 def same_state(one: Any, other: Any) -> bool:
-    """Whether two states of a random generator are equal, whatever a library makes them of."""
+    """Whether two states of a random generator are equal, whatever their types."""
     if type(one) is dict is type(other):
         return one.keys() == other.keys() and all(same_state(one[name], other[name]) for name in one)
-    if type(one) is tuple is type(other) and len(one) < 10:  # a longer one is of numbers
+    if type(one) is tuple is type(other) and len(one) < 10:  # a longer one contains only numbers
         return len(one) == len(other) and all(map(same_state, one, other))
     if hasattr(one, "tobytes") and hasattr(other, "tobytes"):
         return bool(one.tobytes() == other.tobytes())
@@ -661,11 +641,11 @@ def _spawned(seeds: Any) -> tuple[Any, ...]:
 
 
 def _assign_spawned(seeds: Any, content: tuple[Any, ...]) -> None:
-    seeds.spawn(content[-1] - seeds.n_children_spawned)  # the only thing about it that changes
+    seeds.spawn(content[-1] - seeds.n_children_spawned)  # nothing else about it changes
 
 
 def _bits_state(bits: Any) -> tuple[Any, Any]:
-    """The state, and what generators that it spawns are seeded with."""
+    """The state, and the seed sequence of the generators that it spawns."""
     seeds: Any = getattr(bits, "seed_seq", None) or getattr(bits, "_seed_seq", None)
     if not hasattr(seeds, "n_children_spawned"):
         return bits.state, None
@@ -682,7 +662,7 @@ def _assign_bits_state(bits: Any, content: tuple[Any, Any]) -> None:
         bits.state = state
 
 
-# -- content that lies elsewhere, see identity/values/opaque.py
+# -- content outside the Python object, see identity/values/opaque.py
 
 
 def _assign_memory(obj: Any, content: bytes) -> None:
@@ -695,27 +675,37 @@ def _assign_managed(obj: Any, content: dict[Any, Any]) -> None:
     obj.update(content)
 
 
-def _elsewhere_mutator(kind: type) -> Mutator | None:
+def _external_mutator(kind: type) -> Mutator | None:
     ctypes, managers = loaded("_ctypes"), loaded("multiprocessing.managers")
     if ctypes is not None and issubclass(kind, (ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)):
-        return Mutator(_nothing, memory_of, _assign_memory, heavy=True, possible=lambda obj: memory_of(obj) is not None)
+        return Mutator(
+            _nothing, memory_of, _assign_memory, by_digest=True, can_restore=lambda obj: memory_of(obj) is not None
+        )
     if managers is not None and issubclass(kind, managers.DictProxy):
-        return Mutator(_nothing, lambda obj: obj.copy(), _assign_managed, heavy=True)
+        return Mutator(_nothing, lambda obj: obj.copy(), _assign_managed, by_digest=True)
     if managers is not None and issubclass(kind, managers.ListProxy):
-        return Mutator(_nothing, lambda obj: obj[:], lambda obj, found: obj.__setitem__(slice(None), found), heavy=True)
+        return Mutator(
+            _nothing, lambda obj: obj[:], lambda obj, found: obj.__setitem__(slice(None), found), by_digest=True
+        )
     return None
 
 
 def _library_mutator(kind: type) -> Mutator | None:
-    held = _elsewhere_mutator(kind)
-    if held is not None:
-        return held
+    external = _external_mutator(kind)
+    if external is not None:
+        return external
     numpy, pandas, polars, torch = (loaded(name) for name in ("numpy", "pandas", "polars", "torch"))
     if issubclass(kind, random.Random):
         return _generator_mutator(lambda obj: obj.getstate(), lambda obj, state: obj.setstate(state))
     if numpy is not None:
         if issubclass(kind, numpy.ndarray):
-            return _array_mutator(kind)
+            return Mutator(
+                lambda obj: obj.flat if obj.dtype.hasobject else (),
+                lambda obj: obj.view(),
+                _assign_array,
+                by_digest=True,
+                can_restore=lambda obj: bool(obj.flags.writeable),
+            )
         if issubclass(kind, numpy.random.Generator):
             return _generator_mutator(_numpy_state, _assign_numpy_state)
         if issubclass(kind, numpy.random.BitGenerator):
@@ -725,13 +715,13 @@ def _library_mutator(kind: type) -> Mutator | None:
         if issubclass(kind, numpy.random.RandomState):
             return _generator_mutator(lambda obj: obj.get_state(legacy=False), lambda obj, state: obj.set_state(state))
     if pandas is not None and issubclass(kind, (pandas.DataFrame, pandas.Series)):
-        return Mutator(_nothing, lambda obj: obj.copy(deep=False), _assign_frame, heavy=True)
+        return Mutator(_nothing, lambda obj: obj.copy(deep=False), _assign_frame, by_digest=True)
     if polars is not None and issubclass(kind, (polars.DataFrame, polars.Series)):
         inner = "_df" if issubclass(kind, polars.DataFrame) else "_s"
         swap: Callable[[Any, Any], None] = lambda obj, content: setattr(obj, inner, getattr(content, inner))  # noqa: E731
-        return Mutator(_nothing, lambda obj: obj.clone(), swap, heavy=True)
+        return Mutator(_nothing, lambda obj: obj.clone(), swap, by_digest=True)
     if torch is not None and issubclass(kind, torch.Tensor):
-        return Mutator(_gradient, _tensor_content, _assign_tensor, heavy=True, possible=_plain_tensor)
+        return Mutator(_gradient, _tensor_content, _assign_tensor, by_digest=True, can_restore=_plain_tensor)
     if issubclass(kind, getattr(torch, "Generator", ())):
         return _generator_mutator(lambda obj: obj.get_state(), lambda obj, state: obj.set_state(state))
     return None

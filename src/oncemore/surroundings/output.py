@@ -1,7 +1,4 @@
-"""What a step shows: standard output and error, log records and warnings. Shown live, and again when it is skipped.
-
-Only with `capture_output=True`.
-"""
+"""What a step prints, logs and warns about, shown again when it is skipped. Only with `capture_output=True`."""
 
 from __future__ import annotations
 
@@ -16,12 +13,10 @@ class Output(Surrounding):
     per_item = True
 
     def before(self, context: CallContext) -> Any:
-        if not context.options["capture_output"]:
-            return SKIP
-        return Recorder()
+        return Recorder() if context.options["capture_output"] else SKIP
 
     def returned(self, context: CallContext, note: Recorder) -> None:
-        note.open = False  # what we ourselves warn about from here on is not the step's
+        note.open = False  # oncemore's own warnings from here on are not the step's
 
     def after(self, context: CallContext, note: Recorder) -> list[Shown] | None:
         return note.stop() or None

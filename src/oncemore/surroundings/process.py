@@ -1,8 +1,7 @@
-"""The process: environment variables and the working directory; and which of identical calls a step has made.
+"""Environment variables and the working directory; and the ordinals of `every_call` steps.
 
-An audit hook sees each variable and folder as it is set, in the context of the step or in a thread that the step started. So
-a step that sets a variable to the value that it has already is seen to set it, what others set meanwhile is not taken for the
-step's, and a step that leaves the process alone costs nothing.
+An audit hook observes each change, in the step or in a thread that it started. So setting a variable to its current value is
+noticed, what other code sets meanwhile is not attributed to the step, and a step that changes nothing costs nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from .audit_hook import listen
 
 
 class _Recorder:
-    """Notes what one step does, from when this is made until it is closed."""
+    """Notes what one step does, until `open` is False."""
 
-    open = True  # a thread or task that the step leaves behind still knows it
+    open = True  # a thread or task that outlives the step still refers to this recorder
 
 
 class Taken(_Recorder):
-    """The numbers that the calls of `every_call` steps took inside a step or a loop, by step and arguments."""
+    """The ordinals that calls of `every_call` steps used inside a step or a loop, by step and arguments."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, list[int]] = {}
@@ -39,29 +38,29 @@ class Taken(_Recorder):
 
 
 class Changes(_Recorder):
-    """What one step does to the process."""
+    """What one step does to the environment and the working directory."""
 
     def __init__(self) -> None:
-        self.variables: dict[str, tuple[str | None, bool]] = {}  # before, and whether it was ever another since
+        self.variables: dict[str, tuple[str | None, bool]] = {}  # value before, and whether it has differed since
         self.folder: tuple[str, bool] | None = None
 
     def set(self, name: str, value: str | None) -> None:
-        """A variable is about to be set or, if there is no value, removed."""
-        was, away = self.variables.get(name) or (os.environ.get(name), False)
-        self.variables[name] = was, away or value != was
+        """A variable is about to be set, or removed if the value is None."""
+        was, differed = self.variables.get(name) or (os.environ.get(name), False)
+        self.variables[name] = was, differed or value != was
 
     def go(self, target: str) -> None:
-        """The working directory is about to be another."""
-        was, away = self.folder or (_folder(), False)
+        """The working directory is about to change."""
+        was, differed = self.folder or (_folder(), False)
         if os.path.realpath(target) != was:
             self.folder = was, True
         elif self.folder is not None or os.path.isabs(target):
-            self.folder = was, away
+            self.folder = was, differed
 
     def effect(self) -> dict[str, Any] | None:
-        """What is to be done again. Something that was changed and put back to what it was before is left out."""
+        """What to set on a skip. A value that was changed and changed back is left out."""
         now = {name: os.environ.get(name) for name in self.variables}
-        lasting = [name for name, (was, away) in self.variables.items() if not (away and now[name] == was)]
+        lasting = [name for name, (was, differed) in self.variables.items() if not (differed and now[name] == was)]
         effect: dict[str, Any] = {
             "set": {name: value for name in lasting if (value := now[name]) is not None},
             "unset": [name for name in lasting if now[name] is None],
@@ -73,12 +72,12 @@ class Changes(_Recorder):
 
 _Recorders = tuple[_Recorder, ...]
 _recorders: ContextVar[_Recorders | None] = ContextVar("oncemore_process", default=None)
-_threads: WeakKeyDictionary[threading.Thread, _Recorders] = WeakKeyDictionary()  # those that steps started
+_threads: WeakKeyDictionary[threading.Thread, _Recorders] = WeakKeyDictionary()  # of threads that steps started
 T = TypeVar("T", bound=_Recorder)
 
 
 def _running() -> _Recorders:
-    """Of the steps that are running here."""
+    """The recorders of the steps that are running here."""
     here = _recorders.get()
     return _threads.get(threading.current_thread(), ()) if here is None else here
 
@@ -88,9 +87,9 @@ def _of(kind: type[T]) -> list[T]:
 
 
 def record(*recorders: _Recorder) -> None:
-    """Let these note, too, what happens in this context, until `stop`."""
-    if _belongs not in current.starting:  # with the first step that runs: a hook stays for good
-        current.starting.append(_belongs)
+    """Add recorders to this context, until `stop`."""
+    if _attribute_thread not in current.starting:  # only when the first step runs: a hook can't be removed
+        current.starting.append(_attribute_thread)
         listen("os.putenv", _set)
         listen("os.unsetenv", _set)
         listen("os.chdir", _go)
@@ -98,24 +97,24 @@ def record(*recorders: _Recorder) -> None:
 
 
 def stop(*recorders: _Recorder) -> None:
-    """Not by a token: a loop that is left by `break` may be closed much later, and elsewhere."""
+    """Remove recorders. Not by a token: a loop left by `break` may be closed much later, in another context."""
     _recorders.set(tuple(each for each in _running() if each not in recorders))
 
 
 def took(call: str, number: int) -> None:
-    """A call of an `every_call` step has that number."""
+    """A call of an `every_call` step uses this ordinal."""
     for taken in _of(Taken):
         taken.numbers.setdefault(call, []).append(number)
 
 
 def gave_back(call: str, number: int) -> None:
-    """It failed: the next identical one has that number."""
+    """The call failed: the next identical call uses this ordinal."""
     for taken in _of(Taken):
         taken.drop(call, number)
 
 
 def _set(arguments: tuple[Any, ...]) -> None:
-    name, value = (*map(os.fsdecode, arguments), None)[:2]  # the value is missing where a variable is removed
+    name, value = (*map(os.fsdecode, arguments), None)[:2]  # there is no value if a variable is removed
     for changes in _of(Changes):
         changes.set(str(name), value)
 
@@ -126,8 +125,8 @@ def _go(arguments: tuple[Any, ...]) -> None:
         changes.go(f"/dev/fd/{target}" if isinstance(target, int) else os.fsdecode(target))
 
 
-def _belongs(thread: threading.Thread) -> None:
-    """A thread is about to start: what it does is done by the steps that are running here."""
+def _attribute_thread(thread: threading.Thread) -> None:
+    """A thread is about to start: what it does is attributed to the steps that are running here."""
     if running := _running():
         _threads[thread] = running
 
@@ -161,7 +160,7 @@ class Process(Surrounding):
             os.chdir(effect["folder"])
 
     def repeat(self, context: CallContext, effect: dict[str, Any]) -> None:
-        """The steps around it have set these, to whatever they are now."""
+        """For the enclosing steps: these are set, to whatever values they have now."""
         for changes in _of(Changes):
             for name in (*effect["set"], *effect["unset"]):
                 changes.set(name, os.environ.get(name))
@@ -170,7 +169,7 @@ class Process(Surrounding):
 
 
 class Calls(Surrounding):
-    """The numbers that `every_call` steps inside a step took: skipping it takes as many."""
+    """The ordinals that `every_call` steps used inside a step: skipping the step uses as many."""
 
     name = "calls"
     per_item = True
@@ -186,7 +185,7 @@ class Calls(Surrounding):
         return note.counts() or None
 
     def failed(self, context: CallContext, note: Taken) -> None:
-        """Tried again, it makes the same calls."""
+        """Give the ordinals back: the next try makes the same calls."""
         self.after(context, note)
         for call, numbers in note.numbers.items():
             for number in numbers:
@@ -201,5 +200,5 @@ class Calls(Surrounding):
 def _folder() -> str:
     try:
         return os.getcwd()
-    except FileNotFoundError:  # it was removed under us
+    except FileNotFoundError:  # it was removed
         return ""

@@ -1,4 +1,4 @@
-"""What a surrounding is, and what it sees of a call."""
+"""The protocol of a surrounding, and the call context that it gets."""
 
 from __future__ import annotations
 
@@ -13,52 +13,47 @@ from ..overlap import Member
 from .mutable_types import ATOMS
 from .references import Roots, Walk, walk_from
 
-EXCUSED = "~"  # before the digest of what is another now, and no reason to run a step again
+EXCUSED = "~"  # prefix of a digest: a difference to the recorded one is no reason to run the step again
 
 
 @dataclass(slots=True)
 class Before:
-    """A state value as it was when the step began, and its digest when a generator handed over to its consumer."""
+    """A state value as it was when the step began, and its digest when a generator last yielded."""
 
     value: Any
     part: Part
-    left: bytes | None
+    digest_at_yield: bytes | None
 
 
 @dataclass
 class CallContext:
     """One call of a step, as its surroundings see it.
 
-    `counted` are the arguments that count by their content; `data` is what its code reads besides them, `spaces` are the
-    modules and classes of the project that it reaches; `digests` are from the walk that identified the arguments, as long as
-    they have not changed since; `options` are the step's. `reads` fills while the step runs: what it read, under names like
-    "state:x" that begin with the surrounding's own, with the digests of what it read. So do `sets`, the state keys that it
-    set itself, `existed`, whether keys that it touched were there before, `early`, how state values were that it can change
-    without touching them, and `inside`, the files of steps that it called.
+    The first fields describe the call. Those from `reads` on are filled in by the surroundings while the step runs.
     """
 
     step: str
     run: Any
     arguments: Mapping[str, Any]
-    counted: Collection[str]
-    options: Mapping[str, Any]
-    data: Mapping[str, Datum] = field(default_factory=dict[str, Datum])
-    spaces: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    digests: Digests | None = None
+    counted: Collection[str]  # the arguments that are identified by their content
+    options: Mapping[str, Any]  # of the step
+    data: Mapping[str, Datum] = field(default_factory=dict[str, Datum])  # what its code reads besides its arguments
+    spaces: Mapping[str, Any] = field(default_factory=dict[str, Any])  # project modules and classes that it reaches
+    digests: Digests | None = None  # from identifying the arguments, while these are unchanged
     node: str = ""  # the key of its checkpoint
-    member: Member | None = None  # of the steps that run side by side; nobody if it is skipped, or yields
-    per_item: bool = False  # a generator's: `state` looks around each item, `arguments` around all
+    member: Member | None = None  # in the group of concurrent steps; None if it is skipped, or a generator
+    per_item: bool = False  # a generator: kinds with `per_item` look around each item, the others around all of them
     roots: Roots = field(init=False)
-    reads: dict[str, str] = field(default_factory=dict[str, str])
-    shown: dict[str, str] = field(default_factory=dict[str, str])
-    sets: set[str] = field(default_factory=set[str])
-    existed: dict[str, bool] = field(default_factory=dict[str, bool])
-    before_step: dict[str, Before] = field(default_factory=dict[str, Before])
-    inside: list[Any] = field(default_factory=list[Any])
-    inputs: Any = None  # what the step has to do with files, see inputs.py
-    files: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])  # that it read: size, time and digest
-    first: bool = True  # of a generator's stretches; the only one of any other step
-    begun: dict[str, Any] = field(default_factory=dict[str, Any])  # where the random generators were before that
+    reads: dict[str, str] = field(default_factory=dict[str, str])  # digests of what it read, by "kind:name"
+    shown: dict[str, str] = field(default_factory=dict[str, str])  # the same for people, by label
+    sets: set[str] = field(default_factory=set[str])  # state keys that it set
+    existed: dict[str, bool] = field(default_factory=dict[str, bool])  # whether a touched state key existed before
+    before_step: dict[str, Before] = field(default_factory=dict[str, Before])  # values it may change without touching
+    inner_outputs: list[Any] = field(default_factory=list[Any])  # output files of the steps that it called, or errors
+    inputs: Any = None  # the files it opens, see inputs.py
+    files: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])  # files it read: size, time and digest
+    first: bool = True  # False while a generator computes any item but its first
+    generators_before: dict[str, Any] = field(default_factory=dict[str, Any])  # random generators before the first item
     value: Any = None  # what the step returned
 
     def __post_init__(self) -> None:
@@ -70,21 +65,21 @@ class CallContext:
         return self.arguments[name] if kind == "argument" else self.run.state.bare(name)
 
     def _is_loose(self, name: str) -> bool:
-        """Whether an argument may be another when the step is skipped; a generator's changes while its items are replayed."""
+        """Whether an argument may differ when the step is skipped. A generator's may change while its items are replayed."""
         return name not in self.counted or self.per_item
 
     def walk(self, kind: str, name: str, value: Any) -> Walk:
-        """Where a root leads to."""
+        """The objects reachable from a root."""
         if kind == "argument" and name in self.options["ignore"]:
-            return Walk([] if type(value) in ATOMS else [value])  # only the argument itself may be found in the result
+            return Walk([] if type(value) in ATOMS else [value])  # only the argument itself may be part of the result
         return walk_from(value, self.data[name].opaque if kind == "global" else ())
 
 
-SKIP: Any = type("SKIP", (), {})  # what `before` gives where a step has nothing of the kind to look at
+SKIP: Any = type("SKIP", (), {})  # returned by `before` if there is nothing of this kind to watch
 
 
 class Surrounding:
-    """One kind of surrounding. Subclass it and give it to `register_surrounding`.
+    """One kind of surrounding. Subclass it and pass an instance to `register_surrounding`.
 
     >>> from oncemore import Surrounding
     >>> class Locale(Surrounding):
@@ -101,60 +96,63 @@ class Surrounding:
     """
 
     name: str = ""
-    per_item: bool = False  # in a generator: look around each item, not once around all
+    per_item: bool = False  # for a generator: look around each item, not once around all of them
 
     def before(self, context: CallContext) -> Any:
-        """Note what is there before the step runs."""
+        """Note how things are before the step runs."""
         raise NotImplementedError
 
     def waits(self, note: Any) -> bool:
-        """Whether `returned` is to be called."""
+        """Whether `returned` has to be called."""
         return type(self).returned is not Surrounding.returned
 
     def returned(self, context: CallContext, note: Any) -> None:
-        """The step has returned. An error raised here is an error of the step. Nothing to do for most kinds."""
+        """Called when the step has returned. An exception raised here becomes the step's."""
 
     def after(self, context: CallContext, note: Any) -> Any:
-        """What the step changed since `note`, in a form that can be pickled; None if nothing."""
+        """The effect: what the step changed since `note`, in a form that can be pickled. None if it changed nothing."""
         raise NotImplementedError
 
     def digest(self, run: Any, name: str) -> str:
-        """What identifies, now, what a step has read under that name. For kinds that put something into `context.reads`.
+        """The current digest of what a step has read under `name`. Required of kinds that add to `context.reads`.
 
-        If it begins with `EXCUSED`, it counts as unchanged where nothing was kept for what it is now.
+        If the digest begins with `EXCUSED` and no checkpoint matches it, the value counts as unchanged.
         """
         raise NotImplementedError
 
     def part(self, run: Any, name: str) -> Part:
-        """The same, with what people see of it."""
+        """The same digest, with the value as people see it."""
         return Part(self.digest(run, name))
 
     def label(self, name: str) -> str:
-        """What people call what was read under that name."""
+        """What messages call the thing that was read under `name`."""
         return f"{self.name} {name}"
 
     def change(self, name: str) -> str:
-        """What people are told if it is another now; if nothing, what it was and is."""
+        """How messages describe a change of it. If empty, they show the old and the new value."""
         return ""
 
     def depend(self, run: Any, name: str) -> None:
-        """A step that is skipped has read this: the steps around it depend on it, too."""
+        """Called when a skipped step has read this: the enclosing steps depend on it, too."""
 
     def verify(self, context: CallContext, effect: Any) -> str | None:
-        """Why the step cannot be skipped although it is kept, if that is so; `effect` is None if it had none of this kind."""
+        """Why the step cannot be skipped although it has a checkpoint; None if it can.
+
+        `effect` is None if the step had no effect of this kind.
+        """
         return None
 
     def restore(self, context: CallContext, effect: Any) -> None:
-        """Make the change again: the step is being skipped."""
+        """Apply the effect: the step is being skipped."""
         raise NotImplementedError
 
     def repeat(self, context: CallContext, effect: Any) -> None:
-        """The step is skipped again in the scope in which it ran or was skipped. The change is made again, as the step would.
+        """Called instead of `restore` if the step already ran or was skipped in this scope.
 
-        Kinds that others change, too, must not undo what these did since: they make nothing again, and only let the steps
-        around the skipped one know.
+        By default the effect is applied again, as the step itself would do. Kinds that other code changes, too, must not
+        undo what that code did since: they apply nothing and only let the enclosing steps know.
         """
         self.restore(context, effect)
 
     def failed(self, context: CallContext, note: Any) -> None:
-        """The step raised. Nothing to do for most kinds."""
+        """Called when the step has raised."""

@@ -1,8 +1,9 @@
-"""Objects that can be changed in place, found again in another process.
+"""The caller's objects that can be changed in place, named so that another process finds them again.
 
-`Roots` lists what is reachable from an argument or a state value in an order that depends on content and sharing only. An
-object is named by its root and its place in that list; equal arguments of a later run that share their parts in the same
-way have an equal list, so the name leads to the caller's own object there. How each type is changed is in mutable_types.py.
+`Roots` lists what is reachable from an argument, a global or a state value, in an order that depends only on content and
+sharing. An object is named by its root and its index in that list. Equal arguments of a later run that share their parts in
+the same way produce an equal list, so the name leads to the caller's own object there. How objects of each type are changed
+is in mutable_types.py.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ from ..errors import CodecError
 from ..identity.values import Digests
 from ..identity.values.inert import category
 from ..modules import loaded
-from .mutable_types import ATOMS, DELTAS, FILLED, Updated, inside, mutator, noted_inside, role
+from .mutable_types import ATOMS, DELTAS, FILLABLE, Updated, mutator_of, named_children, noted_children, role
 
-# The way from a root to an object, whatever else the root has come to hold: names, and which container is made if it is missing.
+# From a root to an object: for each hop its kind ("key", "attribute" or "place"), its name, and the type of the container to
+# create if it is missing. Unlike an index, a path stays valid when the root gets more content.
 Path = tuple[tuple[str, Any, Any], ...]
-Contents = dict[Union[int, Path], Any]  # by place in the walk, or by path
+Contents = dict[Union[int, Path], Any]  # by index in the walk, or by path
 _SIZED = (list, dict, set, frozenset, tuple, deque)
-Name = tuple[str, str, int]  # kind of root, its name, place in the walk
-Place = tuple[str, str]
+Root = tuple[str, str]  # kind ("argument", "global" or "state") and name
+Name = tuple[str, str, int]  # kind and name of the root, index in its walk
 
 
 class View(NamedTuple):
-    """A part of the memory of an array that has a name."""
+    """An array that shows part of the memory of a named array."""
 
     name: Name
     dtype: Any
@@ -42,29 +44,30 @@ class View(NamedTuple):
 
 
 class Route(NamedTuple):
-    """The way to an object in global data, as the data was before the change in which it is named; and the object's content."""
+    """The path to an object in global data as it was before the change that names the object, and the object's digest."""
 
     root: str
     path: Path
-    content: bytes | None  # None if it was changed
+    content: bytes | None  # None if the object was changed
 
 
 class Walk(NamedTuple):
-    """Where a root leads to at one moment."""
+    """What is reachable from a root at one moment."""
 
-    found: list[Any]  # what can be changed, or may be, in the order it is met; what is shared, each time
-    opaque: Collection[int] = ()  # the ids of those that are not looked into
+    found: list[Any]  # objects that can be changed, or might be, in the order of the walk; a shared object each time
+    opaque: Collection[int] = ()  # ids of objects that are not looked into
 
     def once(self) -> Iterator[tuple[int, Any]]:
-        """Each object with its first place."""
+        """Each object once, with its first index."""
         first: dict[int, int] = {}
         return ((i, obj) for i, obj in enumerate(self.found) if first.setdefault(id(obj), i) == i)
 
 
 class Note(NamedTuple):
-    """A root before a step: its value, where it leads to, and for each object there what tells whether it has changed.
+    """A root before a step, to detect changes.
 
-    That is what the object holds, by reference; or its digest, if it holds nothing by reference. `whole` is the digest of all.
+    `before` has, by index, what each object holds by reference, or its digest if it holds nothing by reference. `whole` is
+    the digest of the root's value.
     """
 
     value: Any
@@ -77,40 +80,35 @@ class Note(NamedTuple):
         return {id(obj): self.before[i] for i, obj in self.walk.once()}
 
     def changed(self, after: Note | None = None, now: Digests | None = None) -> Iterator[tuple[int, Any, Any]]:
-        """The objects that hold something else now: their places, they themselves, what they hold.
+        """The objects that have changed: the index, the object, and what it holds now.
 
-        `after` is the same root, noted anew. What has no digest counts as unchanged.
+        `after` is a newer note of the same root. An object without a digest counts as unchanged.
         """
-        now, held = now or Digests(), {}
-        if after is not None:
-            held = after.held()
+        now = now or Digests()
+        held = {} if after is None else after.held()
         for i, obj in self.walk.once():
             if self.walk.opaque and id(obj) in self.walk.opaque:
                 continue
-            how, then = mutator(type(obj)), self.before[i]
-            if how is None or then is None or type(then) is bytes:
+            mutator, then = mutator_of(type(obj)), self.before[i]
+            if mutator is None or then is None or type(then) is bytes:
                 holds = now.get(obj)
                 if holds != then:
                     yield i, obj, holds
             else:
-                holds = held[id(obj)] if id(obj) in held else how.note(obj)
-                if type(holds) is bytes or not how.same(then, holds):
+                holds = held[id(obj)] if id(obj) in held else mutator.note(obj)
+                if type(holds) is bytes or not mutator.same(then, holds):
                     yield i, obj, holds
 
 
-def _said(kind: str, name: str) -> str:
+def _label(kind: str, name: str) -> str:
     return name if kind == "global" else f"{kind} `{name}`"
-
-
-def _shape(words: Iterable[str]) -> str:
-    return blake3(",".join(words).encode()).hexdigest(length=8)
 
 
 class Roots:
     """The objects that a call shares with its caller, by name.
 
-    Each root is walked before the step runs, which may take objects out of it. Names are given when the first is asked for:
-    most steps return nothing of their caller's.
+    Each root is walked before the step runs, because the step may take objects out of it. Names are assigned when the first
+    is needed: most steps return none of their caller's objects.
     """
 
     def __init__(
@@ -120,245 +118,260 @@ class Roots:
         walk: Callable[[str, str, Any], Walk] = lambda kind, name, value: walk_from(value),
     ) -> None:
         self._lookup, self._loose, self._walk = lookup, loose, walk
-        self._walks: dict[Place, Walk] = {}
+        self._walks: dict[Root, Walk] = {}
         self._names: dict[int, Name] = {}
-        self._shapes: dict[Place, str] = {}
-        self.listed: list[tuple[str, str, str]] = []  # the roots whose shapes have to be the same; grows while pickling
-        self.beside = False  # other steps change the same data meanwhile
-        self.routes: dict[int, Route] = {}  # then: to objects in what the step returned and changed, by id
+        self._shapes: dict[Root, str] = {}
+        self.listed: list[tuple[str, str, str]] = []  # roots whose shapes must match on a skip; grows while pickling
+        self.concurrent = False  # other steps change the same data meanwhile
+        self.routes: dict[int, Route] = {}  # if so: to objects in what the step returned and changed, by id
         self._contents: dict[int, Any] = {}
-        self.recorded: set[int] = set()  # the ids of objects whose changes are recorded under some root
-        self.notes: dict[Place, Note] = {}  # how the roots were that the step may have changed since
+        self.recorded: set[int] = set()  # ids of objects whose changes are already recorded under some root
+        self.notes: dict[Root, Note] = {}  # the roots before the step, which may have changed them since
 
     def add(self, kind: str, name: str, walk: Walk | None = None) -> list[Any]:
-        """Learn the objects under a root, as they are now or as an earlier walk found them."""
-        place = (kind, name)
-        if place not in self._walks:
-            self._walks[place] = walk or self._walk(kind, name, self._lookup(kind, name))
-        return self._walks[place].found
+        """Register the objects under a root: as they are now, or as an earlier walk found them."""
+        root = (kind, name)
+        if root not in self._walks:
+            self._walks[root] = walk or self._walk(kind, name, self._lookup(kind, name))
+        return self._walks[root].found
 
-    def _give_names(self) -> None:
+    def _assign_names(self) -> None:
         if len(self._shapes) == len(self._walks):
             return
-        for place in [place for place in self._walks if place not in self._shapes]:
+        for root in [root for root in self._walks if root not in self._shapes]:
             shape: list[str] = []
-            for i, obj in enumerate(self._walks[place].found):
-                name = (*place, i)
+            for i, obj in enumerate(self._walks[root].found):
+                name = (*root, i)
                 known = self._names.setdefault(id(obj), name)
-                again = known is not name and mutator(type(obj)) is not None  # the others may be shared in any way
+                again = known is not name and mutator_of(type(obj)) is not None  # sharing matters only if it can change
                 shape.append(repr(known) if again else category(type(obj)) or type(obj).__qualname__)
-            self._shapes[place] = _shape(shape)
+            self._shapes[root] = blake3(",".join(shape).encode()).hexdigest(length=8)
 
     def match(self, listed: Iterable[tuple[str, str, str]], kinds: Collection[str]) -> None:
-        """Learn the roots in the order in which they were named then. CodecError if they lead elsewhere now."""
+        """Walk the roots in the recorded order. CodecError if their structure differs from when the result was saved."""
         for kind, name, shape in listed:
             if kind in kinds:
                 self.add(kind, name)
-                self._give_names()
+                self._assign_names()
                 if self._shapes[kind, name] != shape:
                     raise CodecError(
-                        f"{_said(kind, name)} is made of other objects, or shares them otherwise, than when it was kept"
+                        f"{_label(kind, name)} consists of other objects, or shares them differently, than when the "
+                        f"result was saved"
                     )
 
     @property
     def known(self) -> Iterable[int]:
-        """The ids of the objects that have a name."""
+        """The ids of the objects under all roots."""
         return (id(obj) for walk in self._walks.values() for obj in walk.found)
 
     def __bool__(self) -> bool:
         return any(walk.found for walk in self._walks.values())
 
     def name(self, obj: Any) -> Name | View | None:
-        """The name of an object that the caller has, too; pickles hold it instead of a copy."""
+        """The name of an object that the caller has, too. Pickles contain the name instead of a copy."""
         if type(obj) in ATOMS:
             return None
-        self._give_names()
-        found, layout = self._names.get(id(obj)), None
-        if found is None:
-            found, layout = self._view(obj)
-        if found is not None and found[0] == "global" and found[2] and self.beside:
-            return None  # its place inside is another when the others have made their changes
-        if found is None:
+        name = self._find_name(obj)
+        if name is None:
             return None
-        self.list(found[:2])
-        return found if layout is None else View(found, *layout)
+        kind, root, index = name.name if isinstance(name, View) else name
+        if kind == "global" and index and self.concurrent:
+            return None  # its index changes when the other steps have made their changes
+        self.list((kind, root))
+        return name
 
     def name_in_order(self, obj: Any) -> Name | View | Route | None:
-        """The name of an object that the caller has, or that was in the data when earlier steps had made their changes."""
+        """The name of an object that the caller has, or that is in the data once earlier steps have made their changes."""
         return self.routes.get(id(obj)) or self.name(obj)
 
-    def _view(self, obj: Any) -> tuple[Name | None, tuple[Any, ...] | None]:
-        """Of an array that shows the memory of one that has a name: that name, and which part of it."""
+    def _find_name(self, obj: Any) -> Name | View | None:
+        self._assign_names()
+        return self._names.get(id(obj)) or self._view(obj)
+
+    def _view(self, obj: Any) -> View | None:
+        """An array as part of the memory of a named one."""
         numpy = loaded("numpy")
         if numpy is None or type(obj) is not numpy.ndarray or obj.dtype.hasobject or id(obj) in self._contents:
-            return None, None
+            return None
         base = obj.base
         while type(base) is numpy.ndarray:
             found = self._names.get(id(base))
             if found is not None and base.flags.c_contiguous and not base.dtype.hasobject:
                 offset = obj.__array_interface__["data"][0] - base.__array_interface__["data"][0]
-                return found, (obj.dtype, obj.shape, obj.strides, offset)
+                return View(found, obj.dtype, obj.shape, obj.strides, offset)
             base = base.base
-        return None, None
+        return None
 
-    def list(self, used: Place | None = None) -> None:
-        """Remember that what is kept counts only where the caller's objects are shared as they are now."""
-        self._give_names()
-        for place, shape in self._shapes.items():
-            item = (*place, shape)
-            if place[0] == "global" and self.beside:
-                continue  # whatever they have become: it is changed where it is
-            if item not in self.listed and (place == used or place[0] != "argument" or not self._loose(place[1])):
+    def list(self, used: Root | None = None) -> None:
+        """Record that the checkpoint is valid only if the caller's objects are shared as they are now."""
+        self._assign_names()
+        for root, shape in self._shapes.items():
+            item = (*root, shape)
+            if root[0] == "global" and self.concurrent:
+                continue  # its structure may differ: changes are found by path
+            if item not in self.listed and (root == used or root[0] != "argument" or not self._loose(root[1])):
                 self.listed.append(item)
 
     def find(self, name: Name | View | Route) -> Any:
         """The caller's own object of that name. LookupError if a route leads to no such object."""
         if isinstance(name, Route):
-            found = _at(self._lookup("global", name.root), name.path)
+            found = self._lookup("global", name.root)
+            for kind, key, _ in name.path:
+                found = _child(found, kind, key)
             if name.content is not None and Digests().get(found) != name.content:
                 raise LookupError(name.root)
             return found
         if isinstance(name, View):
             memory = self.find(name.name)
             return loaded("numpy").ndarray(name.shape, name.dtype, memory, name.offset, name.strides)
-        kind, root, place = name
-        return self.add(kind, root)[place]
+        kind, root, index = name
+        return self.add(kind, root)[index]
 
     def forget(self, kind: str) -> None:
-        """Roots of that kind are other objects from now on: a generator goes on after its consumer had a turn."""
-        for place in [place for place in self._walks if place[0] == kind]:
-            del self._walks[place]
-            self._shapes.pop(place, None)
-            self.notes.pop(place, None)
+        """Drop the roots of that kind: a generator goes on, and its consumer may have replaced their objects."""
+        for root in [root for root in self._walks if root[0] == kind]:
+            del self._walks[root]
+            self._shapes.pop(root, None)
+            self.notes.pop(root, None)
         self._names = {obj: name for obj, name in self._names.items() if name[0] != kind}
         self.listed[:] = [item for item in self.listed if item[0] != kind]
 
     # -- what a step changes
 
     def note(self, kind: str, name: str, digests: Digests | None = None, *, whole: bool = False) -> Note:
-        """Look at a root before a step. `digests` are those of a walk that has just been through it."""
+        """Note a root before a step. `digests` are those of a walk that has just been through it."""
         value, digests = self._lookup(kind, name), digests or Digests()
         walk = self._walks.get((kind, name)) or self._walk(kind, name, value)
         before: dict[int, Any] = {}
         for i, obj in walk.once():
             if walk.opaque and id(obj) in walk.opaque:
                 before[i] = None
-                continue
-            if type(obj) is dict or type(obj) is list:  # most objects are: what their ways note, in one go
+            elif type(obj) is dict or type(obj) is list:  # most objects are; this is what their mutators note
                 before[i] = obj.copy()
-                continue
-            how = mutator(type(obj))
-            single = how is None or how.heavy or not how.can(obj)
-            before[i] = digests.get(obj) if single or how is None else how.note(obj)
+            else:
+                mutator = mutator_of(type(obj))
+                if mutator is None or mutator.by_digest or not mutator.can_restore(obj):
+                    before[i] = digests.get(obj)
+                else:
+                    before[i] = mutator.note(obj)
         note = self.notes[kind, name] = Note(value, walk, before, digests.get(value) if whole else None)
         return note
 
     def changed_in(self, walk: Walk) -> str | None:
-        """A root that shares an object with what was walked, if that object has been changed since it was noted."""
-        there = {id(obj) for obj in walk.found}
+        """The label of a noted root that shares an object with `walk`, if that object has changed since."""
+        ids = {id(obj) for obj in walk.found}
         for (kind, name), note in self.notes.items():
-            shared = not there.isdisjoint(map(id, note.walk.found))
-            if shared and any(id(obj) in there for _, obj, _ in note.changed()):
-                return _said(kind, name)
+            shared = not ids.isdisjoint(map(id, note.walk.found))
+            if shared and any(id(obj) in ids for _, obj, _ in note.changed()):
+                return _label(kind, name)
         return None
 
     def changes(
         self, kind: str, name: str, note: Note, after: Note | None = None, now: Digests | None = None
     ) -> Contents | None:
-        """What became of the objects under a root, children by reference; None if nothing. CodecError if it cannot be redone.
+        """The new contents of changed objects under a root, children by reference; None if nothing changed.
 
-        An object that can be reached from several roots is recorded under the first. Beside other steps, which may add some,
-        the objects are named by the ways to them: those that nothing leads to any more are left out.
+        CodecError if a change cannot be restored. An object that is reachable from several roots is recorded under the first.
+        While other steps run, which may add objects, objects are named by path; those that no path leads to are left out.
         """
         found: Contents = {}
         paths: dict[int, Path] = {}
-        exact = kind != "argument" or not self._loose(name)  # when the step is skipped, they are as they were before it
+        exact = kind != "argument" or not self._loose(name)  # on a skip, the objects are as they were before the step
         for i, obj, holds in note.changed(after, now):
             if id(obj) in self.recorded:
                 continue
-            place: int | Path | None = i
-            if self.beside and kind == "global":
+            at: int | Path | None = i
+            if self.concurrent and kind == "global":
                 paths = paths or ({} if obj is note.value else paths_from(note.value))
-                place = () if obj is note.value else paths.get(id(obj))
-            if place is None:
+                at = () if obj is note.value else paths.get(id(obj))
+            if at is None:
                 continue
             self.recorded.add(id(obj))
-            how = mutator(type(obj))
-            rigid = how is not None and not how.heavy and type(note.before[i]) is bytes  # it could not be noted
-            if how is None or rigid or not how.can(obj):
+            mutator, then = mutator_of(type(obj)), note.before[i]
+            unnoted = mutator is not None and not mutator.by_digest and type(then) is bytes
+            if mutator is None or unnoted or not mutator.can_restore(obj):
                 raise CodecError(
-                    f"{_said(kind, name)} was changed in place, and a {type(obj).__name__} cannot be changed again when the "
-                    f"step is skipped; return it instead, or say mutates=False if that does not matter"
+                    f"{_label(kind, name)} was changed in place, and a {type(obj).__name__} cannot be changed again when the "
+                    f"step is skipped; return it instead, or use mutates=False if the change does not matter"
                 )
-            delta = how.delta(note.before[i], holds) if exact and how.delta and type(holds) is not bytes else None
-            if self.beside and isinstance(delta, Updated):
-                delta = delta.summed(note.before[i])
-            found[place] = self.apart(how.content(obj) if delta is None else delta)
+            delta = mutator.delta(then, holds) if exact and mutator.delta and type(holds) is not bytes else None
+            if self.concurrent and isinstance(delta, Updated):
+                delta = delta.summed(then)
+            found[at] = self.as_content(mutator.content(obj) if delta is None else delta)
         if not found:
             return None
         self.list((kind, name))
         return found
 
     def arguments_in(self, value: Any) -> Iterable[tuple[Any, Any]]:
-        """The arguments' objects that a value leads to, with their contents."""
-        self._give_names()
+        """The arguments' objects that are reachable from a value, with their contents."""
+        self._assign_names()
         named = (obj for _, obj in walk_from(value).once() if self._names.get(id(obj), ("",))[0] == "argument")
-        mutators = ((obj, mutator(type(obj))) for obj in named)
-        return [(obj, how.content(obj)) for obj, how in mutators if how is not None and how.can(obj)]
+        mutators = ((obj, mutator_of(type(obj))) for obj in named)
+        return [
+            (obj, mutator.content(obj)) for obj, mutator in mutators if mutator is not None and mutator.can_restore(obj)
+        ]
 
-    def leads(self, kind: str, name: str, place: int | Path) -> bool:
-        """Whether an object is there under a root that can be given its content."""
-        return isinstance(place, int) or _leads(self._lookup(kind, name), place)
+    def leads(self, kind: str, name: str, at: int | Path) -> bool:
+        """Whether an index or path leads to an object whose content can be assigned."""
+        if isinstance(at, int):
+            return True
+        obj = self._lookup(kind, name)
+        for hop, key, container in at:
+            children = {each[:2]: each[2] for each in named_children(obj)}
+            if (hop, key) in children:
+                obj = children[hop, key]
+            elif hop == "key" and container is not None and isinstance(obj, dict):
+                obj = container()
+            else:
+                return False
+            if container is not None and type(obj) is not container:
+                return False
+        return True
 
     def assign(self, kind: str, name: str, contents: Contents) -> None:
         """Give the objects under a root these contents, in place."""
-        for place, content in contents.items():
+        for at, content in contents.items():
             try:
-                if isinstance(place, int):
-                    assign(self.find((kind, name, place)), content)
-                else:
-                    assign(_follow(self._lookup(kind, name), place), content)
+                obj = self.find((kind, name, at)) if isinstance(at, int) else _follow(self._lookup(kind, name), at)
+                assign(obj, content)
             except (LookupError, TypeError) as error:
-                raise CodecError(f"{_said(kind, name)} is made of other objects than when it was kept") from error
+                raise CodecError(
+                    f"{_label(kind, name)} consists of other objects than when the result was saved"
+                ) from error
 
     def contents(self, kind: str, name: str) -> dict[int, Any]:
         """The content of every object under a root that can be changed, children by reference."""
         self.add(kind, name)
-        return {i: self.apart(content) for i, content in _contents(self._walks[kind, name]).items()}
+        return {i: self.as_content(content) for i, content in _contents(self._walks[kind, name]).items()}
 
-    def apart(self, content: Any) -> Any:
-        """A content, from now on known as such: that of an array is a view of it, and gets no name."""
+    def as_content(self, content: Any) -> Any:
+        """Mark a value as content: an array's content is a view of it, which must not be pickled by name."""
         self._contents[id(content)] = content
         return content
 
     def forget_contents(self) -> None:
-        """They have been pickled."""
+        """Release the contents: they have been pickled."""
         self._contents.clear()
 
     def changeable(self, obj: Any) -> Name | View | None:
-        """The name of an object whose content `contents` has, or of the part of an array's memory that it shows."""
-        self._give_names()
-        how = mutator(type(obj))
-        if how is None or not how.can(obj):
-            return None
-        found, layout = self._names.get(id(obj)), None
-        if found is None:
-            found, layout = self._view(obj)
-        return found if found is None or layout is None else View(found, *layout)
+        """The name of an object whose content is in `contents`."""
+        mutator = mutator_of(type(obj))
+        return None if mutator is None or not mutator.can_restore(obj) else self._find_name(obj)
 
 
 def _contents(walk: Walk) -> dict[int, Any]:
-    mutators = ((i, obj, mutator(type(obj))) for i, obj in walk.once())
-    return {i: how.content(obj) for i, obj, how in mutators if how is not None and how.can(obj)}
+    mutators = ((i, obj, mutator_of(type(obj))) for i, obj in walk.once())
+    return {i: mutator.content(obj) for i, obj, mutator in mutators if mutator is not None and mutator.can_restore(obj)}
 
 
 class Frozen:
-    """A copy of what a walk found, to put back into the same objects."""
+    """A pickled copy of the contents of what a walk found, to be put back into the same objects."""
 
     def __init__(self, walk: Walk) -> None:
         self._found = walk.found
-        places = {id(obj): i for i, obj in walk.once()}
-        self._contents = dumps(_contents(walk), lambda obj: places.get(id(obj)))
+        indices = {id(obj): i for i, obj in walk.once()}
+        self._contents = dumps(_contents(walk), lambda obj: indices.get(id(obj)))
 
     def thaw(self) -> None:
         for i, content in loads(self._contents, find=self._found.__getitem__).items():
@@ -366,107 +379,97 @@ class Frozen:
 
 
 def walk_from(root: Any, opaque: Collection[int] = (), most: int = sys.maxsize) -> Walk:
-    """Every object reachable from `root` that can be changed, or may be, or is a tool such as a lock; level by level, and not
-    through those in `opaque`. About so many at the most, and so many elements of each."""
+    """Every object reachable from `root` that can be changed, or might be, or is a tool such as a lock; level by level.
+
+    Objects in `opaque` are not looked into. `most` limits the number of objects, roughly, and the elements of each.
+    """
     found: list[Any] = []
-    seen: dict[int, Any] = {}  # what leads further; kept, because an id counts only while its object is there
+    expanded: dict[int, Any] = {}  # keeps the objects alive: an id is unique only while its object exists
     level = [root] if type(root) not in ATOMS else []
     while level and len(found) < most:
         below: list[Any] = []
-        for obj in level if most == sys.maxsize else level[:most]:
+        for obj in islice(level, most):
             kind = type(obj)
             if opaque and id(obj) in opaque:
                 found.append(obj)
                 continue
             if kind is list:
                 found.append(obj)
-                some, inside = obj if len(obj) <= most else obj[:most], list[Any]()
-                if not ATOMS.issuperset(map(type, some)):  # most things are made of atoms
-                    inside = [child for child in some if type(child) not in ATOMS]
+                items, children = obj if len(obj) <= most else obj[:most], list[Any]()
+                if not ATOMS.issuperset(map(type, items)):  # a quick check: most lists contain only atoms
+                    children = [child for child in items if type(child) not in ATOMS]
             elif kind is dict:
                 found.append(obj)
                 entries = obj if len(obj) <= most else dict(islice(obj.items(), most))
-                inside = [
-                    child for child in list(entries.values()) if type(child) not in ATOMS
-                ]  # another thread may add one
-                inside += [key for key in list(entries) if type(key) not in ATOMS]
+                # copies: another thread may add an entry
+                children = [child for child in list(entries.values()) if type(child) not in ATOMS]
+                children += [key for key in list(entries) if type(key) not in ATOMS]
             elif (what := role(kind)) is not None:
-                if what.changes:
+                if what.mutable:
                     found.append(obj)
-                inside = [child for child in islice(what.children(obj), most) if type(child) not in ATOMS]
+                children = [child for child in islice(what.children(obj), most) if type(child) not in ATOMS]
             else:
                 continue
-            if inside and id(obj) not in seen:
-                seen[id(obj)] = obj
-                below += inside
+            if children and id(obj) not in expanded:
+                expanded[id(obj)] = obj
+                below += children
         level = below
     return Walk(found, opaque)
 
 
-def paths_from(root: Any, inside: Callable[[Any], Iterable[tuple[str, Any, Any]]] = inside) -> dict[int, Path]:
-    """The shortest way to every object under a root, by its id."""
+def paths_from(
+    root: Any, children_of: Callable[[Any], Iterable[tuple[str, Any, Any]]] = named_children
+) -> dict[int, Path]:
+    """The shortest path to every object under a root, by the object's id."""
     found: dict[int, Path] = {id(root): ()}
     level: list[tuple[Any, Path]] = [(root, ())]
     while level:
         below: list[tuple[Any, Path]] = []
         for obj, path in level:
-            for word, name, child in inside(obj):
+            for hop, name, child in children_of(obj):
                 if type(child) not in ATOMS and id(child) not in found:
-                    found[id(child)] = further = (
-                        *path,
-                        (word, name, type(child) if type(child) in FILLED else None),
-                    )
-                    below.append((child, further))
+                    container = type(child) if type(child) in FILLABLE else None
+                    found[id(child)] = longer = (*path, (hop, name, container))
+                    below.append((child, longer))
         level = below
     return found
 
 
 def routes_to(things: Any, data: Mapping[str, Note], changed: set[int]) -> dict[int, Route]:
-    """The routes to the objects that `things` lead to and that were in the data when it was noted.
+    """Routes to the objects that are reachable from `things` and were in the data when it was noted, by their ids.
 
-    `changed` are the ids of objects that hold something else now.
+    `changed` has the ids of objects that have changed since.
     """
     wanted = {id(obj): obj for obj in walk_from(things).found}
     found: dict[int, Route] = {}
     digests = Digests()
     for name, note in data.items():
-        there = wanted.keys() & set(map(id, note.walk.found)) - found.keys()
-        paths = paths_from(note.value, partial(noted_inside, note.held())) if there else {}
-        for at in there & paths.keys():
-            same = changed.isdisjoint(map(id, walk_from(wanted[at]).found))
-            content = digests.get(wanted[at]) if same else None
-            if paths[at] and (content is not None or not same):
-                found[at] = Route(name, paths[at], content)
+        shared = wanted.keys() & set(map(id, note.walk.found)) - found.keys()
+        paths = paths_from(note.value, partial(noted_children, note.held())) if shared else {}
+        for each in shared & paths.keys():
+            unchanged = changed.isdisjoint(map(id, walk_from(wanted[each]).found))
+            content = digests.get(wanted[each]) if unchanged else None
+            if paths[each] and (content is not None or not unchanged):
+                found[each] = Route(name, paths[each], content)
     return found
 
 
-def _at(obj: Any, path: Path) -> Any:
-    for word, name, _ in path:
-        obj = {(other, key): child for other, key, child in inside(obj)}[word, name]
-    return obj
-
-
-def _leads(obj: Any, path: Path) -> bool:
-    for word, name, kind in path:
-        known = {(word, name): child for word, name, child in inside(obj)}
-        if (word, name) not in known and (word != "key" or kind is None or not isinstance(obj, dict)):
-            return False
-        obj = known[word, name] if (word, name) in known else kind()
-        if kind is not None and type(obj) is not kind:
-            return False
-    return True
+def _child(obj: Any, hop: str, name: Any) -> Any:
+    """LookupError if there is none of that name."""
+    return {(kind, key): child for kind, key, child in named_children(obj)}[hop, name]
 
 
 def _follow(obj: Any, path: Path) -> Any:
-    for word, name, kind in path:
-        if word == "key" and kind is not None and name not in obj:
-            assign(obj, Updated([], [(name, kind())]))
-        obj = next(child for other, key, child in inside(obj) if other == word and key == name)
+    """The object at the end of a path; containers that are missing are created."""
+    for hop, name, container in path:
+        if hop == "key" and container is not None and name not in obj:
+            assign(obj, Updated([], [(name, container())]))
+        obj = _child(obj, hop, name)
     return obj
 
 
 def size_of(value: Any, most: int) -> int:
-    """How many objects and items a value leads to; if there are more than `most`, some number above that."""
+    """The number of objects and items reachable from a value. Above `most` it stops counting."""
     pending, size = [value], 0
     while pending and size <= most:
         obj = pending.pop()
@@ -482,9 +485,9 @@ def size_of(value: Any, most: int) -> int:
 
 def assign(obj: Any, content: Any) -> None:
     """Give an object this content, in place."""
-    how = mutator(type(obj))
-    assert how is not None, f"{type(obj)} had a way to be changed when it was recorded"
+    mutator = mutator_of(type(obj))
+    assert mutator is not None, f"{type(obj)} could be changed in place when it was recorded"
     if isinstance(content, DELTAS):
         content.apply(obj)
     else:
-        how.assign(obj, content)
+        mutator.assign(obj, content)

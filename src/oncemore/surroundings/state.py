@@ -20,54 +20,54 @@ from ..modules import canonical_name
 if TYPE_CHECKING:
     from .state_changes import Watch
 
-ABSENT, UNKNOWN = "absent", "unknown"  # in place of a digest; what is unknown equals nothing that was kept
-SURE = "Let the step start the thread itself, or give the thread `contextvars.copy_context().run` to call"
-KEYS = "*"  # stands for the list of keys, when a step looked at that
+ABSENT, UNKNOWN = "absent", "unknown"  # in place of a digest; an unknown value equals no recorded one
+THREAD_REMEDY = "Start the thread inside the step, or run its work with `contextvars.copy_context().run`"
+KEYS = "*"  # in place of a key, if a step reads the list of keys
 
 watches: Around[Watch] = Around("oncemore_watches")
-_guard = threading.RLock()  # several threads of a step may touch a key at once; one looks at it as it was before
+_lock = threading.RLock()  # if several threads touch a key at once, one notes its value first
 
 
 def _after_fork() -> None:
-    global _guard
-    _guard = threading.RLock()  # a thread that is not here may have had it
+    global _lock
+    _lock = threading.RLock()  # a thread of the parent process may have held it
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
 class Sent(NamedTuple):
-    """The values of a state, pickled. Where the script `main` cannot be imported, `carried` brings its classes along."""
+    """The pickled values of a state. `by_value` includes the classes of the script `main`, in case it cannot be imported."""
 
-    named: bytes = b""
+    by_name: bytes = b""
     main: str = ""
-    carried: bytes = b""
+    by_value: bytes = b""
 
     def load(self) -> dict[str, Any]:
-        """The values, new objects each time."""
-        if not self.named:
+        """The values: new objects each time."""
+        if not self.by_name:
             return {}
         try:
-            values: dict[str, Any] = loads(self.named, self.main)
+            values: dict[str, Any] = loads(self.by_name, self.main)
         except (ImportError, AttributeError):
-            if not self.carried:
+            if not self.by_value:
                 raise
-            values = loads(self.carried)
+            values = loads(self.by_value)
         return values
 
 
 def _pickled(values: dict[str, Any]) -> Sent:
-    """CodecError says what cannot be pickled."""
+    """CodecError if a value cannot be pickled."""
     if not values:
         return Sent()
-    named = dumps(values)
-    if b"_main__" not in named:
-        return Sent(named)
-    return Sent(named, canonical_name("__main__"), cloudpickle.dumps(values))
+    by_name = dumps(values)
+    if b"_main__" not in by_name:
+        return Sent(by_name)
+    return Sent(by_name, canonical_name("__main__"), cloudpickle.dumps(values))
 
 
 def _refused(value: object) -> str | None:
-    """Why a value cannot be pickled, if that is so."""
+    """Why a value cannot be pickled; None if it can."""
     try:
         dumps(value)
         return None
@@ -79,7 +79,7 @@ class State(MutableMapping[str, Any]):
     """The run's state. Keys are strings; `state.x` is `state["x"]`.
 
     >>> from oncemore import checkpoint_scope
-    >>> with checkpoint_scope("state-demo", store="memory://doctest") as run:
+    >>> with checkpoint_scope("state-demo", store="memory://state-demo") as run:
     ...     run.state["n"] = 1
     ...     run.state.n += 1
     ...     run.state
@@ -92,27 +92,27 @@ class State(MutableMapping[str, Any]):
         self.update(initial)
 
     _values: dict[str, Any]
-    _refused: set[str]  # keys of which it was said that workers do not get them
+    _refused: set[str]  # keys that workers do not get, which a warning has said
 
     def bare(self, key: str) -> Any:
-        """The value without any watch taking note; None if there is none."""
+        """The value, unnoticed by any watch; None if the key does not exist."""
         return self._values.get(key)
 
     def values_by_key(self) -> dict[str, Any]:
-        """All of it, without any watch taking note."""
+        """All values, unnoticed by any watch."""
         return dict(self._values)
 
     def replace(self, values: Mapping[str, Any]) -> None:
-        """Put the state back to an earlier snapshot; a step around the loop that does this has done it."""
+        """Reset the state to an earlier snapshot. Enclosing steps are seen to do this."""
         for key in [key for key in self._values if key not in values]:
             del self[key]
         for key, value in values.items():
             if key not in self._values or self._values[key] is not value:
                 self[key] = value
-            self._values[key] = self._values.pop(key)  # in the order they had then
+            self._values[key] = self._values.pop(key)  # in the order of the snapshot
 
     def digest(self, key: str) -> str:
-        """What identifies the key's value now."""
+        """The digest of the key's current value."""
         if key == KEYS:
             return names_digest(self._values)
         if key not in self._values:
@@ -121,11 +121,11 @@ class State(MutableMapping[str, Any]):
         return UNKNOWN if found is None else found.hex()
 
     def part(self, key: str) -> Part:
-        """What identifies the key's value now, with what people may see of it."""
+        """The same digest, with the value as people may see it."""
         return Part(self.digest(key), shown=self.shown(key))
 
     def shown(self, key: str) -> str:
-        """What people may see of the key's value."""
+        """The key's value as people may see it."""
         if key == KEYS:
             return short(list(self._values))
         if key not in self._values:
@@ -138,21 +138,21 @@ class State(MutableMapping[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"a state key is a string, not {key!r}")
+            raise TypeError(f"run.state key {key!r} is not a string")
         if key == KEYS:
-            raise UsageError(f"{KEYS!r} is no state key: it stands for all of them")
-        with _guard:
-            watching = self._watching(key)
-            for watch in watching:
-                watch.bind(key, watch if key in watch.unsure else watching[-1])
+            raise UsageError(f"run.state key {KEYS!r} is reserved. Use another name")
+        with _lock:
+            active = self._watching(key)
+            for watch in active:
+                watch.bind(key, watch if key in watch.unsure else active[-1])
             self._values[key] = value
 
     def __delitem__(self, key: str) -> None:
-        with _guard:
+        with _lock:
             self._touch(key)
-            watching = self._watching(key)
-            for watch in watching:
-                watch.remove(key, watch if key in watch.unsure else watching[-1])
+            active = self._watching(key)
+            for watch in active:
+                watch.remove(key, watch if key in watch.unsure else active[-1])
             del self._values[key]
 
     def __contains__(self, key: object) -> bool:
@@ -170,15 +170,15 @@ class State(MutableMapping[str, Any]):
 
     def _touch(self, key: str, *, sends: bool = False) -> None:
         if watches.open:
-            with _guard:
+            with _lock:
                 for watch in self._watching(key, sends=sends):
                     watch.read(key)
 
     def _watching(self, key: str = "", *, sends: bool = False) -> list[Watch]:
-        """The steps that touch `key` when it is touched here, as far as they use this state.
+        """The watches of the steps that are running here and use this state.
 
-        What touches it in a thread that may work for any of the running steps is noted by all of them. It changes something
-        for one of them, and for which is not known: if there are several, none is kept.
+        In a thread that may work for any running step, these are the watches of all steps. If there are several, it is unknown
+        whose change this is, and none of those that changed the key is saved.
         """
         if known(sends=sends):
             return [watch for watch in watches.get() if watch.state is self]
@@ -189,10 +189,10 @@ class State(MutableMapping[str, Any]):
         return found
 
     def sent(self) -> Sent:
-        """What a worker process begins with: steps around us have read it. What cannot be pickled stays here."""
+        """The state for a worker process, without what cannot be pickled. The enclosing steps are seen to read it."""
         self._touch(KEYS, sends=True)
         values = dict(self._values)
-        token = current.enter(None)  # a step among the values goes as itself, not with this state
+        token = current.enter(None)  # a step among the values is pickled without this state
         try:
             found = _pickled(values)
         except CodecError:
@@ -218,7 +218,7 @@ class State(MutableMapping[str, Any]):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_") or hasattr(State, name):
-            raise AttributeError(f"run.state.{name} is taken; write run.state[{name!r}]")
+            raise AttributeError(f"run.state.{name} is reserved. Use run.state[{name!r}]")
         self[name] = value
 
     def __delattr__(self, name: str) -> None:
