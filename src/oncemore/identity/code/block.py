@@ -99,12 +99,12 @@ class _Reach(Walk):
             if value is not ABSENT:
                 self.describe_at(f"local variable `{name}`", value)
 
-    def list(self, value: object, slot: Slot | None) -> None:
+    def add_data(self, value: object, slot: Slot | None) -> None:
         if value is self._items:
             return
         name = " ".join(self._trail)
         try:
-            super().list(value, slot)
+            super().add_data(value, slot)
         except FingerprintError as error:
             self.unknown[name] = error.kind
             self.data = {name: datum for name, datum in self.data.items() if datum.value is not value}

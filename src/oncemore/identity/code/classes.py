@@ -49,7 +49,7 @@ def class_pieces(walk: Walk, klass: type) -> Iterator[bytes | str]:
         if base not in (object, type, enum.EnumMeta):
             yield walk.describe(base)
     yield from walk.subclasses(klass)
-    yield from walk.also(klass)
+    yield from walk.introspected(klass)
     if isinstance(klass, abc.ABCMeta):
         yield from map(walk.unit, _registered(klass))
         walk.watch.equal(abc.get_cache_token)

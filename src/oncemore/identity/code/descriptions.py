@@ -108,10 +108,10 @@ def describe(walk: Walk, value: Any) -> bytes:
     if kind is MethodType or kind is types.BuiltinFunctionType:
         return _method(walk, value)
     if kind in _DESCRIPTORS:
-        return walk.foreigner("descriptor", value)
+        return walk.foreign_code("descriptor", value)
     if kind is contextvars.ContextVar:
         slot = in_context(value)
-        walk.list(slot.get(), slot)
+        walk.add_data(slot.get(), slot)
         return hashed("context variable", value.name)
     if is_holder(value):
         return hashed("holder", kind.__name__, *map(walk.describe, held_by(value)))
@@ -123,11 +123,11 @@ def describe(walk: Walk, value: Any) -> bytes:
         return inert
     if callable(value) and not is_project_module(kind.__module__):
         if _is_named(value):
-            return walk.foreigner("callable", value)
+            return walk.foreign_code("callable", value)
         wrapped = getattr(value, "__wrapped__", None)
         if callable(wrapped):
             held_too = [wrapped, getattr(value, "_self_wrapper", None)]  # the latter is wrapt's
-            return hashed(walk.foreigner("wrapper", kind), *map(walk.describe, held_too))
+            return hashed(walk.foreign_code("wrapper", kind), *map(walk.describe, held_too))
     return walk.value(value)
 
 
@@ -288,7 +288,7 @@ def _is_named(value: Any) -> bool:
 def _method(walk: Walk, value: Any) -> bytes:
     owner = value.__self__
     if owner is None or isinstance(owner, ModuleType):
-        return walk.foreigner("builtin", value)
+        return walk.foreign_code("builtin", value)
     module = type(owner).__module__
     if not is_project_module(module) and getattr(sys.modules.get(module), value.__name__, None) == value:
         walk.foreign.add(module.partition(".")[0])  # such as `random.randint`: a method of an object nobody sees
@@ -301,7 +301,7 @@ def _inert(walk: Walk, value: Any) -> bytes | None:
     kind = type(value)
     if kind.__module__ in ("typing", "typing_extensions") or isinstance(value, (types.GenericAlias, types.UnionType)):
         if kind.__name__.endswith("SpecialForm"):
-            return walk.foreigner("class", value)  # as `typing.Any` is, since Python 3.11
+            return walk.foreign_code("class", value)  # as `typing.Any` is, since Python 3.11
         name = "" if getattr(value, "__args__", None) else _name(value)
         return hashed("typing", kind.__name__, name, *_of_type(walk, value))
     if not any(f"{base.__module__}.{base.__qualname__}" in _INERT for base in kind.__mro__):
