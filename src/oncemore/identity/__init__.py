@@ -13,6 +13,7 @@ from .binding import Binder
 from .calls import INPUTS, WHOLE_KEY, CallIdentity, CallNaming
 from .code import Code, WalkResult, code_in_values, module_name
 from .code.data import Datum
+from .code.statements import note_if_loading
 from .display import Part, part_of, short
 from .input_files import file_identity
 from .values import SCALARS, Digests, digest, is_flat, plain_digest, register_identity
@@ -139,6 +140,7 @@ class Identity:
         self._version = version
         self._function, self._module = function, ""
         self._code = None if code == "version" else Code(function, code)
+        note_if_loading()
 
     def _check(self, option: str, names: Iterable[str]) -> None:
         if isinstance(names, str):

@@ -1,7 +1,7 @@
 """The statement that binds a global. It identifies clients, engines and connections, which have no comparable content.
 
-A file that was edited after its module was loaded no longer describes what is loaded, so it gives no statement. `note`
-captures the file's state at load time; without it, the state at the first look-up of one of its globals is used.
+A file that is edited after its module was loaded no longer describes what is loaded. So a file is read once: when the first
+step in it is decorated, which happens while it is being loaded, or else at the first look-up of one of its globals.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import copy
 import functools
+import inspect
 import linecache
 import os
 import re
@@ -16,6 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import resolve_name
+from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
 
 from ..display import is_secret
@@ -85,15 +87,24 @@ class _Binder(NamedTuple):
 
 
 _Signature: TypeAlias = tuple[int, int, int]
-_texts: dict[str, tuple[_Signature, bytes | None]] = {}  # by file: its state when noted, and its text once read
+_texts: dict[str, tuple[_Signature, bytes | None]] = {}  # by file: its state when it was read, and its text
+
+
+def note_if_loading() -> None:
+    """If the body of a module or class makes a step, read the module's file: it is being loaded."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "oncemore":
+        frame = frame.f_back
+    if frame is not None and not frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # not the body of a function
+        note(frame.f_globals)
 
 
 def note(space: Mapping[str, Any]) -> None:
-    """Note the state of a module's file. To be called while the module is being loaded."""
+    """Read a module's file, unless it was read before and has not changed since."""
     path = space.get("__file__")
     now = _signature(path)
     if isinstance(path, str) and now is not None and _texts.get(path, (None, None))[0] != now:
-        _texts[path] = now, None
+        _texts[path] = now, read_source(path, dict(space))
 
 
 def binding(space: Mapping[str, Any], name: str) -> Statement | None:
@@ -157,15 +168,9 @@ def _signature(path: object) -> _Signature | None:
 
 
 def _text(path: str, space: Mapping[str, Any]) -> bytes | None:
-    noted, text = _texts.get(path, (None, None))
-    if text is None:
-        now = _signature(path)
-        if noted is not None and noted != now:
-            return None
-        text = read_source(path, dict(space))
-        if now is not None:
-            _texts[path] = now, text
-    return text
+    if path not in _texts:
+        note(space)
+    return _texts[path][1] if path in _texts else read_source(path, dict(space))  # the latter in a zip file
 
 
 def _module(wanted: _Imported, space: Mapping[str, Any]) -> dict[str, Any] | None:
