@@ -113,34 +113,44 @@ class Walk:
     def __init__(
         self, root: Any, deep: bool, rebound: frozenset[str] = frozenset(), aware: frozenset[str] = frozenset()
     ) -> None:
+        self._root = root
+        self._root_space = descriptions.space_of(root)
+        self._deep = deep
+
+        # The results.
         self.records: dict[str, Record] = {}
         self.data: dict[str, Datum] = {}
         self.watch = Watch()
+        self.foreign: set[str] = set()  # the packages, not the project's, that the code uses
         self.units_in_values: dict[int, object] = {}  # functions, classes and modules found inside values
-        self.stored = set(rebound)  # names that the code assigns
+
+        # What the code assigns and introspects: as known before the walk, and with what the walk has found.
+        self._rebound, self.stored = rebound, set(rebound)
+        self._aware, self.aware = aware, set(aware)
         self._checked: set[str] = set()  # names that are described differently if the code assigns them
-        self._rebound = rebound
-        self.aware = set(aware)
-        self._aware = aware
+
+        # Globals, and the namespaces they are in.
+        self._queue: list[tuple[Space, str]] = []
+        self._visited: dict[tuple[int, str], Space] = {}
+        self._spaces: dict[str, Space] = {}  # by label
+        self._labels: dict[int, str] = {}  # by id of the namespace
+        self._owners: dict[str, Any] = {}  # classes, and the attributes of enum members
+
+        # Units that are not globals: their digests, and their numbers in the outermost one being described.
+        self._tokens: dict[int, tuple[bytes, object]] = {}
+        self._numbers: dict[int, int] | None = None
+
+        # The value being described: how it was reached, and where it is bound, if it is bound to a name.
+        self._trail: list[str] = []
+        self._slot: Slot | None = None
+        self._listed: dict[int, object] = {}  # data that is in `data`, by id
+        self._in_progress: set[int] = set()  # data that is being hashed
+
+        # Clues to dynamic imports and to patches.
         self._texts: set[tuple[str, str]] = set()  # (package, string) pairs: possible names of modules
         self._attributes: set[str] = set()  # all attribute names in the code
         self._libraries: dict[int, ModuleType] = {}
         self._library_classes: dict[int, type] = {}
-        self._trail: list[str] = []  # how the value being described was reached
-        self._slot: Slot | None = None  # where that value is bound, if it is bound to a name
-        self._listed: dict[int, object] = {}
-        self._in_progress: set[int] = set()  # data that is being hashed
-        self.foreign: set[str] = set()  # the packages, not the project's, that the code uses
-        self._deep = deep
-        self._root = root
-        self._root_space = descriptions.space_of(root)
-        self._owners: dict[str, Any] = {}  # classes, and the attributes of enum members
-        self._labels: dict[int, str] = {}
-        self._spaces: dict[str, Space] = {}
-        self._visited: dict[tuple[int, str], Space] = {}
-        self._queue: list[tuple[Space, str]] = []
-        self._tokens: dict[int, tuple[bytes, object]] = {}
-        self._numbers: dict[int, int] | None = None
 
     def run(self) -> None:
         """Fill `records`, `data` and `watch`."""
