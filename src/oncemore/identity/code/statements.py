@@ -74,8 +74,8 @@ class _Imported:
     name: str
 
 
-class _Binder(NamedTuple):
-    """A statement that binds a name. `kind` and `parts` identify it; `text` has a `{}` for each part."""
+class _RawBinding(NamedTuple):
+    """A statement that binds a name, as syntax. `kind` and `parts` identify it; `text` has a `{}` for each part."""
 
     line: int
     kind: str
@@ -202,10 +202,10 @@ def _bindings(text: bytes, name: str) -> list[_Binding] | _Imported | None:
     for each in classes:
         inside = [node.body for node in body if isinstance(node, ast.ClassDef) and node.name == each]
         if not inside and tree is not None and each == classes[0]:  # the class itself may be imported
-            found, _ = _binders(body, each)
+            found, _ = _in_body(body, each)
             return found[0].imported if found else None
         body = inside[-1] if inside else []
-    found, _ = _binders(body, last)
+    found, _ = _in_body(body, last)
     if tree is not None and not classes and b"global" in text:
         found += [each for node in ast.walk(tree) for each in _in_function(node, last)]
     imported = next((each.imported for each in found if each.imported), None)
@@ -215,19 +215,19 @@ def _bindings(text: bytes, name: str) -> list[_Binding] | _Imported | None:
     return [_described(each, last) for each in found] or None
 
 
-def _in_function(node: ast.AST, name: str) -> list[_Binder]:
+def _in_function(node: ast.AST, name: str) -> list[_RawBinding]:
     """The statements in a function that bind the name, if the function declares it `global`."""
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return []
     declared = any(isinstance(each, ast.Global) and name in each.names for each in node.body)
     tests = [each.test for each in ast.walk(node) if isinstance(each, (ast.If, ast.IfExp, ast.While))]
     looks = any(isinstance(each, ast.Name) and each.id == name for test in tests for each in ast.walk(test))
-    return [each._replace(when_needed=looks) for each in _binders(node.body, name)[0]] if declared else []
+    return [each._replace(when_needed=looks) for each in _in_body(node.body, name)[0]] if declared else []
 
 
-def _binders(body: Sequence[ast.stmt], name: str) -> tuple[list[_Binder], bool]:
+def _in_body(body: Sequence[ast.stmt], name: str) -> tuple[list[_RawBinding], bool]:
     """The statements in a body that may have bound the name, last first, and whether one of them certainly did."""
-    found: list[_Binder] = []
+    found: list[_RawBinding] = []
     for node in reversed(body):
         here, surely = _in_statement(node, name)
         found += here
@@ -236,15 +236,15 @@ def _binders(body: Sequence[ast.stmt], name: str) -> tuple[list[_Binder], bool]:
     return found, False
 
 
-def _in_statement(node: Any, name: str) -> tuple[list[_Binder], bool]:
+def _in_statement(node: Any, name: str) -> tuple[list[_RawBinding], bool]:
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [], node.name == name
     if isinstance(node, (ast.With, ast.AsyncWith)):
-        found, surely = _binders(node.body, name)
+        found, surely = _in_body(node.body, name)
         for item in () if surely else node.items:
             if item.optional_vars is not None and _position(item.optional_vars, name) is not None:
                 kind = f"with {_shape(item.optional_vars, name)}"
-                return [*found, _Binder(node.lineno, kind, [item.context_expr], f"with {{}} as {name}")], True
+                return [*found, _RawBinding(node.lineno, kind, [item.context_expr], f"with {{}} as {name}")], True
         return found, surely
     branches = [getattr(node, field, ()) for field in ("body", "orelse", "finalbody")]
     branches += [each.body for each in (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))]
@@ -253,49 +253,51 @@ def _in_statement(node: Any, name: str) -> tuple[list[_Binder], bool]:
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         return _in_import(node, name)
     found, surely = _in_assignment(node, name)
-    if not surely:
-        for each in _evaluated(node):
-            if isinstance(each, ast.NamedExpr) and each.target.id == name:
-                found.append(_Binder(each.lineno, ":=", [each.value], f"{name} := {{}}"))
-    return found, surely
+    return (found if surely else [*found, *_in_expressions([node], name)]), surely
 
 
-def _in_branches(node: Any, branches: list[Any], name: str) -> tuple[list[_Binder], bool]:
-    found: list[_Binder] = []
+def _in_branches(node: Any, branches: list[Any], name: str) -> tuple[list[_RawBinding], bool]:
+    found: list[_RawBinding] = []
     sure: list[bool] = []
     for branch in branches:
-        here, surely = _binders(branch, name)
+        here, surely = _in_body(branch, name)
         found += here
         sure.append(surely)
     heads = [head for field in ("test", "iter", "subject") if (head := getattr(node, field, None)) is not None]
     if isinstance(node, (ast.For, ast.AsyncFor)) and _position(node.target, name) is not None:
         kind = f"for {_shape(node.target, name)}"
-        found.append(_Binder(node.lineno, kind, [node.iter], f"for {name} in {{}}"))
-    for each in (each for head in heads for each in _evaluated(head)):
-        if isinstance(each, ast.NamedExpr) and each.target.id == name:
-            found.append(_Binder(each.lineno, ":=", [each.value], f"{name} := {{}}"))
+        found.append(_RawBinding(node.lineno, kind, [node.iter], f"for {name} in {{}}"))
+    found += _in_expressions(heads, name)
     found = [each._replace(heads=[*heads, *each.heads]) for each in found]
     return found, isinstance(node, ast.If) and all(sure[:2])
 
 
-def _in_import(node: ast.Import | ast.ImportFrom, name: str) -> tuple[list[_Binder], bool]:
+def _in_expressions(nodes: Sequence[ast.AST], name: str) -> list[_RawBinding]:
+    """Assignment expressions: `name := value`."""
+    walruses = [each for node in nodes for each in _evaluated(node) if isinstance(each, ast.NamedExpr)]
+    return [
+        _RawBinding(each.lineno, ":=", [each.value], f"{name} := {{}}") for each in walruses if each.target.id == name
+    ]
+
+
+def _in_import(node: ast.Import | ast.ImportFrom, name: str) -> tuple[list[_RawBinding], bool]:
     for each in node.names:
         if (each.asname or each.name.partition(".")[0]) == name:
             origin = _Imported(node.module or "", node.level, each.name) if isinstance(node, ast.ImportFrom) else None
-            return [_Binder(node.lineno, "import", [node], "{}", imported=origin)], True
+            return [_RawBinding(node.lineno, "import", [node], "{}", imported=origin)], True
         if each.name == "*" and isinstance(node, ast.ImportFrom):
             origin = _Imported(node.module or "", node.level, "*")
-            return [_Binder(node.lineno, "import", [node], "{}", imported=origin)], False
+            return [_RawBinding(node.lineno, "import", [node], "{}", imported=origin)], False
     return [], False
 
 
-def _in_assignment(node: Any, name: str) -> tuple[list[_Binder], bool]:
+def _in_assignment(node: Any, name: str) -> tuple[list[_RawBinding], bool]:
     """An assignment to the name or to a part of its value, or a method call on a part: `session.headers.update(...)`."""
     if isinstance(node, ast.AugAssign) and _root(node.target) == name:
         sign = ast.unparse(ast.AugAssign(ast.Name("_"), node.op, ast.Name("_"))).split()[1]
-        return [_Binder(node.lineno, sign, [node.target, node.value], f"{{}} {sign} {{}}")], False
+        return [_RawBinding(node.lineno, sign, [node.target, node.value], f"{{}} {sign} {{}}")], False
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    found: list[_Binder] = []
+    found: list[_RawBinding] = []
     given: ast.expr | None = getattr(node, "value", None)
     for target in targets:
         if given is None:  # a bare annotation
@@ -303,13 +305,13 @@ def _in_assignment(node: Any, name: str) -> tuple[list[_Binder], bool]:
         position = _position(target, name)
         if position is not None:
             rest, value = _picked(target, given, position)
-            return [_Binder(node.lineno, f"= {_shape(rest, name)}", [value], f"{name} = {{}}")], True
+            return [_RawBinding(node.lineno, f"= {_shape(rest, name)}", [value], f"{name} = {{}}")], True
         if isinstance(target, (ast.Attribute, ast.Subscript)) and _root(target) == name:
-            found.append(_Binder(node.lineno, "part", [target, given], "{} = {}"))
+            found.append(_RawBinding(node.lineno, "part", [target, given], "{} = {}"))
     call = node.value if isinstance(node, ast.Expr) else None
     part = call.func.value if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) else None
     if call is not None and isinstance(part, (ast.Attribute, ast.Subscript)) and _root(part) == name:
-        found.append(_Binder(node.lineno, "call", [call], "{}"))
+        found.append(_RawBinding(node.lineno, "call", [call], "{}"))
     return found, False
 
 
@@ -365,7 +367,7 @@ def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
 # --- describing a statement -----------------------------------------------------------------------------------------
 
 
-def _described(found: _Binder, name: str) -> _Binding:
+def _described(found: _RawBinding, name: str) -> _Binding:
     trees = [*found.parts, *found.heads]
     digest = hashed(found.kind, b"%d" % len(found.heads), *[digest_of_tree(each)[0] for each in trees])
     nodes = [each for tree in trees for each in ast.walk(tree)]
@@ -413,7 +415,7 @@ def unseeded_by(node: ast.AST) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def _shown(found: _Binder, name: str) -> str:
+def _shown(found: _RawBinding, name: str) -> str:
     try:
         named = [_last_name(each) for each in found.parts[:-1]]
         masking = _Masking(is_secret(name) or any(map(is_secret, named)))
