@@ -1,7 +1,7 @@
-"""What a module is called, and whose it is.
+"""The names of modules, and which modules belong to the user's project.
 
-One file has one name here, however it was loaded: run as a script, with `python -m`, or imported. Both the identity
-of code and the pickles in a checkpoint need that, or a script would not find again what it recorded when imported.
+A file has one name here, however it was loaded: run as a script, with `python -m`, or imported. The identity of code and
+the pickles in checkpoints depend on it; otherwise a script could not recall what it recorded when imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 
 def loaded(name: str) -> Any:
-    """The module, if it is loaded by now. Not one that another thread is still loading: half of it is missing."""
+    """The module if it is fully loaded; None if not, or if another thread is still loading it."""
     module = sys.modules.get(name)
     if module is None:
         return None
@@ -27,9 +27,9 @@ def loaded(name: str) -> Any:
 
 
 def module_of(kind: type) -> str:
-    """The name of the module that a class says it is from; empty if it says anything but a name, or has it from `types`.
+    """The name in a class's `__module__`; empty if that is not a string, or wrongly "types".
 
-    Before Python 3.12, `dataclasses.make_dataclass` leaves a class there that `types` has never heard of.
+    Before Python 3.12, `dataclasses.make_dataclass` makes classes that claim to be from `types`.
     """
     name: Any = kind.__module__
     if name == "types" and kind.__qualname__ not in vars(types):
@@ -38,9 +38,9 @@ def module_of(kind: type) -> str:
 
 
 def of_class(kind: type, name: str) -> Any:
-    """What a class or a base of it has under a name, None for nothing.
+    """The raw attribute of a class or its bases; None if there is none.
 
-    `getattr` would run whatever descriptors and metaclasses do when they are asked; some make up an answer to every name.
+    `getattr` would call descriptors and metaclasses, some of which have an answer to every name.
     """
     for base in kind.__mro__:
         if name in vars(base):
@@ -51,8 +51,8 @@ def of_class(kind: type, name: str) -> Any:
 def global_generators() -> dict[str, Any]:
     """The random generators behind the functions of `random` and `numpy.random`, by name.
 
-    Their states are watched by themselves. An object that merely holds one, as distributions of scipy do, is the same
-    object whatever was drawn meanwhile, and holds the same one when it comes back.
+    Their states are tracked separately. So an object that merely refers to one, such as a scipy distribution, does not
+    change when numbers are drawn, and refers to the same generator when it is restored.
     """
     found: dict[str, Any] = {"random": random._inst}
     shared = getattr(loaded("numpy.random.mtrand"), "_rand", None)
@@ -62,13 +62,13 @@ def global_generators() -> dict[str, Any]:
 
 
 def global_generator(value: object) -> str | None:
-    """The name of a global random generator, None for any other object."""
+    """The name of a global random generator; None for any other object."""
     return next((name for name, each in global_generators().items() if each is value), None)
 
 
 @cache
 def name_of_file(path: str) -> str:
-    """The dotted name of a source file, from the packages (folders with `__init__.py`) around it."""
+    """The dotted name of a source file, including the packages (folders with `__init__.py`) that contain it."""
     folder, base = os.path.split(os.path.abspath(path))
     stem = os.path.splitext(base)[0]
     names = [] if stem == "__init__" else [stem]
@@ -79,7 +79,7 @@ def name_of_file(path: str) -> str:
 
 
 def canonical_name(module: str) -> str:
-    """The name that stands for `module` in everything we keep."""
+    """The name by which everything we store refers to `module`."""
     if module not in ("__main__", "__mp_main__"):
         return module
     main = sys.modules.get(module)
@@ -93,14 +93,14 @@ _sent_from: list[str] = []
 
 
 def came_from(space: Mapping[str, Any]) -> None:
-    """A step of a script was sent here, whose globals are `space`. In a pool's worker, `__main__` means that script."""
+    """Note that a script's step, with these globals, was sent to this process: in a worker, `__main__` means that script."""
     path = space.get("__file__")
     if space.get("__name__") == "__main__" and isinstance(path, str) and path not in _sent_from:
         _sent_from.append(path)
 
 
 def name_of_namespace(space: Mapping[str, Any]) -> str:
-    """The name that stands for a module's globals, also where they travelled without their module."""
+    """The canonical name of the module with these globals, even if they were sent to this process without their module."""
     path = space.get("__file__")
     if isinstance(path, str) and is_project_file(path):
         return name_of_file(path)
@@ -108,7 +108,7 @@ def name_of_namespace(space: Mapping[str, Any]) -> str:
 
 
 def project_folder(space: Mapping[str, Any]) -> str | None:
-    """The folder that moves as a whole when somebody moves the project: where the import of a module starts."""
+    """The folder that moves as a whole when the project moves: the one its imports start from, or the parent of `src`."""
     path = space.get("__file__")
     if not isinstance(path, str):
         return None
@@ -119,7 +119,7 @@ def project_folder(space: Mapping[str, Any]) -> str | None:
 
 
 def find_module(name: str) -> ModuleType:
-    """The loaded or importable module behind a canonical name; the running script answers to its own name."""
+    """The module with a canonical name, imported if necessary. The running script is found by its own name."""
     for alias in ("__main__", "__mp_main__"):
         if alias in sys.modules and canonical_name(alias) == name:
             return sys.modules[alias]
@@ -129,7 +129,7 @@ def find_module(name: str) -> ModuleType:
 
 @cache
 def _foreign_folders() -> tuple[str, ...]:
-    """Where the standard library and oncemore are. (`sysconfig` knows it too, and takes a millisecond to say so.)"""
+    """The folders of the standard library and of oncemore. (Importing `sysconfig` would take a millisecond.)"""
     name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     folders = {os.path.join(prefix, sys.platlibdir, name) for prefix in (sys.exec_prefix, sys.base_exec_prefix)}
     folders |= {os.path.dirname(os.path.abspath(path)) for path in (os.__file__, __file__)}
@@ -139,7 +139,7 @@ def _foreign_folders() -> tuple[str, ...]:
 
 @cache
 def is_project_file(path: str) -> bool:
-    """Whether a source file is the user's own: no standard library, no installed distribution, no oncemore."""
+    """Whether a source file is the user's own: not the standard library, an installed distribution, or oncemore."""
     if path.startswith("<frozen"):
         return False
     if path.startswith("<"):  # stdin, exec, a notebook cell
@@ -151,9 +151,10 @@ def is_project_file(path: str) -> bool:
 
 
 def is_project_module(name: object) -> bool:
-    """Whether the module `name` is the user's own code. The script always is: a pool's worker has another `__main__`.
+    """Whether the module is the user's own code.
 
-    So is what names no module at all: a class may have anything as its `__module__`.
+    The script always is, because a worker has another `__main__`; and so is anything that is not a string, because a
+    class may have anything as its `__module__`.
     """
     if not isinstance(name, str) or name in ("__main__", "__mp_main__"):
         return True
@@ -170,23 +171,23 @@ def is_project_module(name: object) -> bool:
 
 
 def is_importable_project(name: str) -> bool:
-    """Whether `import name` would give the user's own code. Only the packages around it are loaded to find out."""
+    """Whether `import name` would load the user's own code. Only the packages that contain it are loaded to find out."""
     if name in sys.modules:
         return is_project_module(name)
     try:
         spec = find_spec(name)
-    except Exception:  # a package around it fails: whoever imports it will meet that
+    except Exception:  # a package that contains it raises; so will the import itself
         return False
     if spec is None:
         return False
     inside = [os.path.join(folder, "x.py") for folder in spec.submodule_search_locations or ()]
-    places = [spec.origin] if spec.has_location else inside
-    return any(place is not None and is_project_file(place) for place in places)
+    files = [spec.origin] if spec.has_location else inside
+    return any(file is not None and is_project_file(file) for file in files)
 
 
 def load_project_module(name: str) -> ModuleType | None:
-    """The user's own module of that name, None if there is none that can be loaded."""
+    """The user's own module with that name; None if there is none, or it fails to load."""
     try:
         return import_module(name) if is_importable_project(name) else None
-    except Exception:  # as above
+    except Exception:  # the step's own import will raise it
         return None

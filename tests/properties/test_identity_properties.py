@@ -85,7 +85,7 @@ def test_copies_have_equal_digests(value: Any) -> None:
 def walked(value: Any) -> bytes:
     """The digest by the walk alone: nothing is tried as plain data."""
     walk = values.Digests()
-    walk._trials = 0
+    walk._budget = 0
     return walk.of(value)
 
 

@@ -80,6 +80,19 @@ def test_an_edited_statement_runs_it_again_and_shows_why(library: Script, before
     assert whys and all("global `script.client`" in why and shown in why for why in whys)
 
 
+def test_a_script_edited_while_it_runs_is_identified_by_what_was_loaded(library: Script) -> None:
+    """The file is replaced before the first call; the results of the old client are not recalled for the new one."""
+    edit = """
+    import pathlib
+    file = pathlib.Path(__file__)
+    file.write_text(file.read_text().replace("timeout=3", "timeout=4"))
+    with checkpoint_scope("""
+    first = library(ASK.replace("\n    with checkpoint_scope(", edit))
+    assert ran(first.lines) == ["RAN one", "RAN two", "RAN other"]
+    assert ran(library(ASK.replace("timeout=3", "timeout=4")).lines) == ["RAN one", "RAN two"]
+    assert ran(library(ASK).lines) == []
+
+
 def test_a_secret_is_nowhere_in_the_store_and_in_no_reason(library: Script) -> None:
     import zstandard
 

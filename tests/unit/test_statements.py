@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from oncemore import checkpointed
 from oncemore.identity.code.statements import Statement, binding, note
 
 
@@ -135,15 +136,17 @@ def test_what_the_interactive_python_was_given_is_found(monkeypatch: pytest.Monk
     assert binding({"__name__": "elsewhere"}, "thing") is None
 
 
-def test_a_file_edited_after_it_was_noted_says_nothing(tmp_path: Path) -> None:
+def test_a_file_edited_after_it_was_noted_is_not_read_again(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text("client = A()")
     space = {"__name__": "__main__", "__file__": str(path)}
     note(space)
     path.write_text("client = Edited()")
-    assert binding(space, "client") is None
+    found = binding(space, "client")
+    assert found is not None and found.text == "client = A()"
     note(space)  # as a reload does
-    assert binding(space, "client") is not None
+    found = binding(space, "client")
+    assert found is not None and found.text == "client = Edited()"
 
 
 def test_what_was_read_stays_when_the_file_is_edited(tmp_path: Path) -> None:
@@ -155,6 +158,41 @@ def test_what_was_read_stays_when_the_file_is_edited(tmp_path: Path) -> None:
     os.utime(path, ns=(1, 1))
     assert binding(space, "client") == before
     assert binding(space, "other") is not None
+
+
+def execute(path: Path, source: str) -> dict[str, Any]:
+    path.write_text(source)
+    space: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
+    exec(compile(source, str(path), "exec"), space)
+    return space
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "@checkpointed\ndef f(): ...",
+        "class A:\n    @checkpointed\n    def f(self): ...",
+        "@checkpointed\n@functools.wraps(len)\ndef f(): ...",
+    ],
+)
+def test_a_file_is_read_when_a_step_in_it_is_decorated(tmp_path: Path, step: str) -> None:
+    head = "import functools\nfrom oncemore import checkpointed\n"
+    for client in ("client = 1", "client = 22"):  # the second is a reload
+        space = execute(tmp_path / "module.py", f"{head}{client}\n{step}\n")
+        (tmp_path / "module.py").write_text("client = 'edited'")
+        found = binding(space, "client")
+        assert found is not None and found.text == client
+
+
+def test_a_step_made_later_does_not_read_an_edited_file(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    source = "from oncemore import checkpointed\nclient = 1\n@checkpointed\ndef f(): ...\ndef g(): ...\n"
+    space = execute(path, f"{source}def make(): return checkpointed(g)\n")
+    path.write_text("client = 'edited'")
+    space["make"]()
+    checkpointed(space["g"])
+    found = binding(space, "client")
+    assert found is not None and found.text == "client = 1"
 
 
 @pytest.mark.parametrize(

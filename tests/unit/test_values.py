@@ -188,7 +188,7 @@ def test_looking_at_a_value_leaves_it_as_it_was() -> None:
 def walked(value: Any) -> bytes:
     """The digest by the walk alone: nothing is tried as plain data."""
     walk = values.Digests()
-    walk._trials = 0
+    walk._budget = 0
     return walk.of(value)
 
 

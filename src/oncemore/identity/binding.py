@@ -1,4 +1,4 @@
-"""Arguments in one order, however the call spelled them."""
+"""Arguments in one order, however the call passes them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _STARS: dict[Any, str] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: 
 
 
 class Binder:
-    """`binder.bind(*args, **kwargs)` gives the tuple of all parameters' values, defaults filled in.
+    """`binder.bind(*args, **kwargs)` returns a tuple of all parameters' values, with defaults filled in.
 
-    The work is done by a lambda of the same signature, so that the interpreter itself does the binding:
-    `inspect.Signature.bind` takes thirty times as long.
+    It is a lambda with the same signature, so that the interpreter does the binding: `inspect.Signature.bind` takes
+    thirty times as long.
     """
 
     def __init__(self, function: Callable[..., object]) -> None:
@@ -34,7 +34,7 @@ def _compile(parameters: Sequence[Parameter]) -> Callable[..., tuple[Any, ...]]:
             words.append("/")
     values = "".join(f"{p.name}," for p in parameters)
     source = f"lambda {', '.join(words)}: ({values})"  # the names are a real signature's
-    # compiled first: if Ctrl-C hits a text that is evaluated, Python kills the program when it ends, though that was caught
+    # Compiled first: if Ctrl-C interrupts eval() of a string, Python exits as if killed, even if the exception is caught.
     binder = eval(compile(source, "<parameters>", "eval"))
     given = [p for p in parameters if p.default is not p.empty]
     binder.__defaults__ = tuple(p.default for p in given if p.kind != p.KEYWORD_ONLY)

@@ -1,7 +1,7 @@
-"""Which call of a step this is, whatever its code: by the names of its parameters, without those left at their defaults.
+"""Identifies a call of a step independently of its code: by parameter names, leaving out arguments at their defaults.
 
-Effects that must happen once, and keys for APIs, have to outlive edits. So a call is not told by the place of an argument in
-the signature, nor by the code of the classes that arguments are made of; see effects_once.py for what is done with that.
+Effects that must happen once, and keys for APIs, have to survive edits. So neither the position of a parameter in the
+signature nor the code of the classes in the arguments is part of this identity. effects_once.py builds on it.
 """
 
 from __future__ import annotations
@@ -13,43 +13,39 @@ from typing import Any
 
 from ..errors import FingerprintError
 from ..modules import canonical_name
-from .code import by_name, met
+from .code import by_name, code_in_values
 from .values import SCALARS, Digests, is_flat, plain_digest
 
-WHOLE_KEY = "key="  # in place of a parameter: one function identifies all arguments
+WHOLE_KEY = "key="  # instead of a parameter name: one key function identifies all arguments
 steps_made: set[tuple[str, str]] = set()  # in this process, by file and name
-INPUTS = "inputs="  # in place of a key function: the file's content counts
+INPUTS = "inputs="  # instead of a key function: the parameter is identified by the content of files
 
 
 @dataclass(frozen=True)
 class CallIdentity:
-    """One call of a step, told by names. All digests are texts, so that it can be kept as JSON."""
+    """One call of a step, identified by names. All digests are strings, so that it can be stored as JSON."""
 
     module: str  # "__main__" for the script, whatever its file is called
-    file: str  # the name under which the script can be imported; else the module again
+    file: str  # the name under which the script can be imported; otherwise the same as `module`
     step: str
-    code: str  # of the function alone, without its name
-    values: Mapping[
-        str, str
-    ]  # by parameter, without those that are ignored; items of *args as `*0`, of **kwargs by name
-    defaults: tuple[str, ...]  # those of them that have their default value
-    pieces: Mapping[str, Mapping[str, str]]  # the attributes of those that are objects, one level deep
-    classes: Mapping[str, str]  # the code that those which are objects lead to
-    keys: Mapping[str, str]  # how those are identified that do not count by their content
+    code: str  # digest of the function alone, without its name
+    values: Mapping[str, str]  # digests by parameter, without ignored ones; items of *args as `*0`, of **kwargs by name
+    defaults: tuple[str, ...]  # the parameters in `values` that have their default value
+    pieces: Mapping[str, Mapping[str, str]]  # digests of the attributes of arguments that are objects, one level deep
+    classes: Mapping[str, str]  # digests of the code reached by arguments that are objects
+    keys: Mapping[str, str]  # digests of the key functions, of parameters not identified by their content
     ignored: tuple[str, ...]
-    closure: Mapping[
-        str, str
-    ]  # plain data that tells the step from others that the same code made before, see `CallNaming`
+    closure: Mapping[str, str]  # distinguishes steps made by the same code with different values, see `Variants`
     ordinal: int
-    signature: str  # of all this but the values
-    apart: tuple[str, ...] = ()  # steps of which the user has said that this is another one
+    signature: str  # digest of the signature, `ignored`, `keys` and `classes`
+    apart: tuple[str, ...] = ()  # titles of steps that the user declared to be different from this one
 
     @property
     def digest(self) -> str:
-        """The same after a parameter with a default was added, and after parameters were put into another order."""
+        """Unaffected by adding a parameter with a default and by reordering parameters."""
         given = sorted((name, value) for name, value in self.values.items() if name not in self.defaults)
-        what = (self.module, self.step, sorted(self.closure.items()), given, self.ordinal)
-        return plain_digest(what, b"call").hex()
+        identifying = (self.module, self.step, sorted(self.closure.items()), given, self.ordinal)
+        return plain_digest(identifying, b"call").hex()
 
     @property
     def title(self) -> str:
@@ -59,19 +55,19 @@ class CallIdentity:
         return asdict(self)
 
     @staticmethod
-    def from_json(found: Mapping[str, Any]) -> CallIdentity:
-        """The opposite of `to_json`."""
-        known: dict[str, Any] = {field.name: found[field.name] for field in fields(CallIdentity)}
-        known.update((name, tuple(value)) for name, value in found.items() if isinstance(value, list))
+    def from_json(stored: Mapping[str, Any]) -> CallIdentity:
+        """The inverse of `to_json`."""
+        known: dict[str, Any] = {field.name: stored[field.name] for field in fields(CallIdentity)}
+        known.update((name, tuple(value)) for name, value in stored.items() if isinstance(value, list))
         return CallIdentity(**known)
 
     def other_than(self, step: str) -> CallIdentity:
-        """The same, and the user says that it is not the step of that title."""
+        """A copy that declares this call to be none of the step with that title."""
         return replace(self, apart=(*self.apart, step))
 
 
 class CallNaming:
-    """How the calls of one step are told by names."""
+    """Makes the `CallIdentity` of one step's calls."""
 
     def __init__(
         self,
@@ -89,20 +85,20 @@ class CallNaming:
     def key(
         self, bound: tuple[Any, ...], digests: Mapping[str, str], ordinal: int | None, closure: Mapping[str, str]
     ) -> str:
-        """The digest of a call whose arguments have these digests, by part: one that every step can afford."""
-        left = {f"argument `{p.name}`" for p, value in zip(self._parameters, bound) if _is_default(value, p.default)}
-        given = sorted((name, value) for name, value in digests.items() if name not in left)
+        """A cheaper digest of a call, from the digests of its parts."""
+        omitted = {f"argument `{p.name}`" for p, value in zip(self._parameters, bound) if _is_default(value, p.default)}
+        given = sorted((name, value) for name, value in digests.items() if name not in omitted)
         return plain_digest((self.module, self.step, sorted(closure.items()), given, ordinal or 0), b"key").hex()
 
     def name(
         self,
         bound: tuple[Any, ...],
-        counted: Mapping[str, Any],
+        relevant: Mapping[str, Any],
         ordinal: int | None,
         code: str,
         closure: Mapping[str, str],
     ) -> CallIdentity:
-        """The identity of a call: `bound` are all parameters' values, `counted` what is hashed of those that count."""
+        """The identity of a call. `bound` has every parameter's value, `relevant` what identifies those not ignored."""
         token = by_name.set(True)
         try:
             digests = Digests()
@@ -111,9 +107,9 @@ class CallNaming:
             signature: list[Any] = []
             for parameter, value in zip(self._parameters, bound):
                 signature.append((parameter.name, None))
-                if parameter.name not in counted:
+                if parameter.name not in relevant:
                     continue
-                given = counted[parameter.name]
+                given = relevant[parameter.name]
                 if parameter.kind is Parameter.VAR_POSITIONAL and given is value:
                     values.update((f"*{at}", digests.of(each).hex()) for at, each in enumerate(value))
                 elif parameter.kind is Parameter.VAR_KEYWORD and given is value:
@@ -125,9 +121,9 @@ class CallNaming:
                         signature[-1] = parameter.name, default
                         if value is parameter.default or (given is value and values[parameter.name] == default):
                             defaults.append(parameter.name)
-            if WHOLE_KEY in counted:
-                values = {WHOLE_KEY: digests.of(counted[WHOLE_KEY]).hex()}
-            objects = {name: value for name, value in counted.items() if not is_flat(value)}
+            if WHOLE_KEY in relevant:
+                values = {WHOLE_KEY: digests.of(relevant[WHOLE_KEY]).hex()}
+            objects = {name: value for name, value in relevant.items() if not is_flat(value)}
             pieces = {name: _pieces(value, digests) for name, value in objects.items() if hasattr(value, "__dict__")}
         finally:
             by_name.reset(token)
@@ -152,23 +148,23 @@ class CallNaming:
 
 
 class Variants:
-    """Steps that one piece of code has made, with different plain values, and that were called in a scope.
+    """The steps of one name called in a scope, if the same code made several, with different plain values in their closures.
 
-    The first of them is told by its name alone: what it was made with may be another in every process.
+    The first one called is identified by its name alone, because its closure may differ from process to process.
     """
 
     def __init__(self) -> None:
         self._called: dict[tuple[str, str], list[Mapping[str, str]]] = {}
 
     def closure_of(self, step: CallNaming) -> Mapping[str, str]:
-        """What tells the calls of a step from those of others with the same name."""
+        """The closure that distinguishes the step from others of the same name; empty for the first one called."""
         called = self._called.setdefault((step.file, step.step), [])
         if step.closure not in called:
             called.append(step.closure)
         return {} if called[0] == step.closure else step.closure
 
     def called(self, call: CallIdentity) -> list[Mapping[str, str]]:
-        """What those of the same name were made with."""
+        """The closures of all steps with this call's name."""
         return self._called.get((call.file, call.step), [])
 
 
@@ -184,7 +180,7 @@ def _is_default(value: Any, default: Any) -> bool:
 
 
 def _closure(function: Any) -> dict[str, str]:
-    """Plain values that the function was made with, as they are when it becomes a step."""
+    """Digests of the plain values in the function's closure at the time it becomes a step."""
     found: dict[str, str] = {}
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     for name, cell in zip(names, getattr(function, "__closure__", None) or ()):
@@ -205,7 +201,7 @@ def _digest(value: Any) -> str:
 
 
 def _pieces(value: Any, digests: Digests) -> dict[str, str]:
-    """The attributes of an object, and its class."""
+    """The class of an object, and the digests of its attributes."""
     found = {"class": type(value).__qualname__}
     for name, each in vars(value).items():
         known = digests.get(each)
@@ -215,11 +211,11 @@ def _pieces(value: Any, digests: Digests) -> dict[str, str]:
 
 
 def _classes(value: Any) -> str:
-    """The code of the classes and functions that a value leads to; empty if there is none."""
+    """A digest of the code of classes and functions inside a value; empty if there are none."""
     found: dict[int, tuple[Any, Any]] = {}
-    token = met.set(found)
+    token = code_in_values.set(found)
     try:
         Digests().get(value)
     finally:
-        met.reset(token)
-    return plain_digest(sorted(seen.code for _, seen in found.values())).hex() if found else ""
+        code_in_values.reset(token)
+    return plain_digest(sorted(result.code for _, result in found.values())).hex() if found else ""

@@ -1,4 +1,4 @@
-"""What people are shown of a value: short, never an address, never a secret, and nothing of the user's code is run for it."""
+"""Short texts for values: no memory addresses, no secrets, and no user code runs to make them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _IN_SOURCE = r"""(?P<name>\b\w+)(?P<gap>['"]?\s*(:[^=,()\n]+)?[=:]\s*[rbuf]*)(?P
 
 @dataclass(frozen=True)
 class Part:
-    """One named part of an identity: its digest, and for the reader where it stands, what it is, its source.
+    """One named part of an identity: its digest, and for people its location, display text and source.
 
-    `pieces` are what it consists of, one level deep (the keys of a dict, the columns of a frame), with digest and text;
-    `rows` has a byte for each row of a small frame.
+    `pieces` maps what it consists of, one level deep (the keys of a dict, the columns of a frame), to digest and text.
+    `rows` has one byte of hash for each row of a small frame.
     """
 
     digest: str
@@ -43,26 +43,26 @@ class Part:
     rows: str = ""
 
     def to_json(self) -> Any:
-        """All but the digest, as it is kept."""
+        """Everything stored of a part besides its digest."""
         return [self.shown, self.pieces, self.rows] if self.pieces or self.rows else self.shown
 
     @staticmethod
-    def from_json(digest: str, to_json: Any = "") -> Part:
-        """A part from its digest and what was kept of it."""
-        if isinstance(to_json, str):
-            return Part(digest, shown=to_json)
-        shown, pieces, rows = to_json
+    def from_json(digest: str, stored: Any = "") -> Part:
+        """A part from its digest and the output of `to_json`."""
+        if isinstance(stored, str):
+            return Part(digest, shown=stored)
+        shown, pieces, rows = stored
         return Part(digest, shown=shown, pieces={name: (d, text) for name, (d, text) in pieces.items()}, rows=rows)
 
 
 @functools.lru_cache(1000)
 def is_secret(name: str) -> bool:
-    """Whether something of that name is probably a credential."""
+    """Whether something with this name is probably a credential."""
     return re.search(_SECRET, name, re.IGNORECASE) is not None
 
 
 def masked(source: str) -> str:
-    """Source without the texts that are given to names which look like credentials."""
+    """Source code with `***` for strings assigned to names that look like credentials."""
 
     def hide(found: re.Match[str]) -> str:
         return f"{found['name']}{found['gap']}'***'" if is_secret(found["name"]) else found[0]
@@ -75,22 +75,22 @@ def _without_password(text: str) -> str:
 
 
 def part_of(name: str, value: object, digests: Digests, secret: bool = False) -> Part:
-    """A value's part of an identity, from the digests of a walk through it. FingerprintError if it has none."""
+    """The part for a value. FingerprintError if the value has no identity."""
     whole = digests.of(value).hex()
     if secret or is_secret(name):
         return Part(whole, shown=f"#{whole[:8]}")
     try:
         pieces, rows = _taken_apart(value, digests)
-    except Exception:  # a value that has an identity, but does not like to be looked into
+    except Exception:  # it has an identity, but raises when its attributes are read
         pieces, rows = {}, ""
     return Part(whole, shown=short(value), pieces=pieces, rows=rows)
 
 
 def short(value: object) -> str:
-    """A text for a value: what it is if that is short, else of what kind."""
+    """A text for a value: the value itself if that is short, else its type and size."""
     try:
         text = _without_password(_text(value, 3))
-    except Exception:  # what is shown is never worth a failure
+    except Exception:  # a display text must never make a run fail
         return f"<{type(value).__name__}>"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
@@ -133,8 +133,9 @@ def _container(value: Any, depth: int) -> str:
         items: list[tuple[Any, Any]] = list(value.items())
         return "{" + ", ".join(f"{_text(k, depth - 1)}: {_hidden(k, v, depth - 1)}" for k, v in items) + "}"
     texts: Iterable[str] = [_text(each, depth - 1) for each in value]
-    if isinstance(value, (set, frozenset)):  # in an order that is the same in every process
-        return f"{'frozenset(' if name == 'frozenset' else ''}{{{', '.join(sorted(texts))}}}{')' if name == 'frozenset' else ''}"
+    if isinstance(value, (set, frozenset)):  # sorted, so that the text is the same in every process
+        inside = f"{{{', '.join(sorted(texts))}}}"
+        return f"frozenset({inside})" if name == "frozenset" else inside
     inside = ", ".join(texts)
     return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' if len(value) == 1 else ''})"
 
@@ -175,7 +176,7 @@ def _pieces(found: Mapping[str, Any], label: str, digests: Digests) -> dict[str,
     pieces: dict[str, tuple[str, str]] = {}
     for name, each in found.items():
         known = digests.get(each)
-        if known is not None:  # an identity of the user's own may leave it out
+        if known is not None:  # a registered identity may leave out attributes that have none
             identity = known.hex()
             pieces[label.format(name)] = (identity[:16], f"#{identity[:8]}" if is_secret(name) else short(each))
     return pieces
@@ -188,12 +189,12 @@ def _columns(frame: Any, digests: list[bytes]) -> dict[str, tuple[str, str]]:
 
 
 def _rows(frame: Any, hashed: Callable[[Any], Any]) -> str:
-    """A byte for each row of a frame that is small enough for that."""
+    """One byte of hash for each row of a small frame."""
     if not 0 < len(frame) <= _MOST_ROWS or not 0 < len(frame.columns) <= _MOST_PIECES:
         return ""
     try:
         rows = hashed(frame)
-    except Exception:  # there may be anything in a cell
+    except Exception:  # a cell may hold anything
         return ""
     return base64.b85encode((rows >> 56).astype("uint8").tobytes()).decode()
 
@@ -207,7 +208,10 @@ def _polars_rows(frame: Any) -> Any:
 
 
 def rows_differing(before: str, after: str) -> tuple[int, int] | None:
-    """How many rows of how many differ, if both have been looked at and are equally many; a few may be missed."""
+    """How many rows differ, and of how many; None unless both frames have hashes and equally many rows.
+
+    With one byte for each row, about one difference in 256 is missed.
+    """
     then, now = base64.b85decode(before), base64.b85decode(after)
     if not then or len(then) != len(now):
         return None

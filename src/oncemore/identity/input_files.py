@@ -1,4 +1,4 @@
-"""Files by their content: those that `inputs=` names, wherever in an argument their paths are."""
+"""Identifies files by their content, for `inputs=`: wherever their paths are inside an argument."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _ATTRS = "__attrs_attrs__"
 
 
 def file_identity(value: Any, prefix: str = "inputs") -> object:
-    """What identifies the files and folders at the paths in `value`: names and content. What is no path counts as it is.
+    """The names and contents of the files and folders whose paths are in `value`. Other values identify themselves.
 
-    A file that is not there is identified as such. `said` begins the message about what cannot be looked through.
+    A missing file is identified as such. The error about an iterator begins with `prefix`.
     """
     return _identity(value, prefix, ())
 
@@ -45,15 +45,13 @@ def _identity(value: Any, prefix: str, around: tuple[int, ...]) -> object:
         ]
     if isinstance(value, (list, tuple)):
         return [_identity(each, prefix, around) for each in value]
-    if isinstance(
-        value, Iterable
-    ):  # a series or an array of paths, a container of the user's: it counts by itself, too
+    if isinstance(value, Iterable):  # a series, an array or the user's own container: its own identity matters, too
         return (value, [_identity(each, prefix, around) for each in value])
     return value
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:
-    """The fields of a dataclass or attrs instance, None of anything else."""
+    """The fields of a dataclass or attrs instance; None for anything else."""
     kind = type(value)
     if dataclasses.is_dataclass(kind):
         names = [field.name for field in dataclasses.fields(kind)]
@@ -65,19 +63,19 @@ def fields_of(value: Any) -> dict[str, Any] | None:
 
 
 def path_identity(path: str) -> object:
-    """Name and content of the file or folder at a path. The files of a store are never opened: they have no content."""
+    """The name and content of the file or folder at a path. The files of a store are never opened."""
     if not os.path.isdir(path):
         return ("file", path, _content(path))
     return ("folder", path, sorted((os.path.relpath(each, path), _content(each)) for each in files_below(path)))
 
 
 def files_below(folder: str, around: Collection[tuple[int, int]] = ()) -> Iterator[str]:
-    """The files in a folder and in those below it, linked ones included; not those of a store."""
+    """The files in a folder and its subfolders, following links; without those of a store."""
     if is_store(folder):
         return
     about = os.stat(folder)
     here = about.st_dev, about.st_ino
-    if here in around:  # a link that leads back up
+    if here in around:  # a link to a parent folder
         return
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         if entry.is_dir():
@@ -90,7 +88,7 @@ def _content(path: str) -> bytes | str | None:
     try:
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):
-            return f"of the kind {stat.S_IFMT(mode):o}"  # reading a pipe or a device might never end
+            return f"of the kind {stat.S_IFMT(mode):o}"  # reading a pipe or device might never end
         return None if in_store(path) else content_digest(path)
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -1,8 +1,8 @@
-"""Settings of libraries that hold for the whole process: those of decimal, numpy, pandas and matplotlib.
+"""Process-wide settings of libraries: decimal, numpy, pandas and matplotlib.
 
-Only what differs from the library's own default is ever looked at, so that it makes no difference when a library is loaded.
-Settings that change what is computed or drawn count for the code that names the library; those that only change how values are
-printed do not.
+Only settings that differ from the library's defaults are considered, so it makes no difference when a library is loaded.
+Settings that affect what is computed or drawn are part of the identity of code that uses the library; those that only
+affect how values are printed are not.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from .values import identity, plain_digest
 
 
 class Library(NamedTuple):
-    """How the settings of one library are looked at: `now` and `defaults` of the loaded module, by name.
+    """How to read and write the settings of one library. Each function takes the loaded module.
 
-    `values` are those of `now` without their names: each call of a step compares them with the last ones.
+    `now` and `defaults` give settings by name. `values` gives those of `now` without names: it is quicker, because each
+    call of a step compares them with the last ones. `displays` says whether a setting affects printing only.
     """
 
     values: Callable[[Any], list[Any]]
@@ -34,10 +35,6 @@ def _decimal_values(module: Any) -> list[Any]:
     context = module.getcontext()
     found = [context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp]
     return [*found, *context.traps.values()]
-
-
-def _decimal_now(module: Any) -> dict[str, Any]:
-    return _decimal_settings(module.getcontext())
 
 
 def _decimal_settings(context: Any) -> dict[str, Any]:
@@ -103,7 +100,7 @@ def _pandas_defaults(module: Any) -> dict[str, Any]:
 
 def _put_pandas(module: Any, settings: dict[str, Any]) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some are deprecated: whoever set them was told
+        warnings.simplefilter("ignore")  # deprecated options have already warned when the user set them
         for name, value in settings.items():
             module.set_option(name, value)
 
@@ -114,7 +111,10 @@ def _matplotlib_now(module: Any) -> dict[str, Any]:
 
 LIBRARIES = {
     "decimal": Library(
-        _decimal_values, _decimal_now, lambda module: _decimal_settings(module.DefaultContext), _put_decimal
+        _decimal_values,
+        lambda module: _decimal_settings(module.getcontext()),
+        lambda module: _decimal_settings(module.DefaultContext),
+        _put_decimal,
     ),
     "numpy": Library(
         lambda module: [*module.geterr().values(), *module.get_printoptions().values()],
@@ -138,15 +138,15 @@ LIBRARIES = {
     ),
 }
 _PARENTS = {"seaborn": "matplotlib", "pylab": "matplotlib"}
-NAMES = frozenset([*LIBRARIES, *_PARENTS])  # packages whose settings count for code that names them
+NAMES = frozenset([*LIBRARIES, *_PARENTS])  # packages whose settings matter to code that uses them
 
 _last: dict[
     str, tuple[list[Any], dict[str, Any]]
-] = {}  # by library: all its values, and those that are not the defaults
+] = {}  # by library: all values, and the settings not at their defaults
 
 
 def changed(library: str) -> dict[str, Any]:
-    """The settings of a library that differ from its defaults now. The same object as long as nothing is set."""
+    """The settings of a library that differ from its defaults. The same object for as long as nothing changes."""
     module = loaded(library)
     if module is None:
         return {}
@@ -157,21 +157,21 @@ def changed(library: str) -> dict[str, Any]:
             return known[1]
         now, defaults = how.now(module), how.defaults(module)
         found = {name: value for name, value in now.items() if name in defaults and defaults[name] != value}
-    except Exception:  # a version of the library that keeps them elsewhere, or a value that cannot be compared
+    except Exception:  # another version of the library, or values that can't be compared
         return {}
     _last[library] = values, found
     return found
 
 
 def put(library: str, then: Mapping[str, Any], now: Iterable[str] = ()) -> None:
-    """Give settings these values, and to those named in `now` that have none the library's defaults."""
+    """Set a library's settings to `then`. Those named in `now` but not in `then` are reset to their defaults."""
     module = importlib.import_module(library)
     defaults = LIBRARIES[library].defaults(module)
     LIBRARIES[library].put(module, {**{name: defaults[name] for name in now if name not in then}, **then})
 
 
 def parts(foreign: Iterable[str]) -> dict[str, Part]:
-    """The settings that count for code that names these packages, if they are not the defaults."""
+    """The settings not at their defaults that matter to code that uses these packages."""
     found: dict[str, Part] = {}
     for library in sorted({_PARENTS.get(name, name) for name in foreign} & LIBRARIES.keys()):
         for name, value in changed(library).items():

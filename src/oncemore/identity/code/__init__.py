@@ -1,4 +1,4 @@
-"""What a function's behaviour depends on: itself, and all project code and data that it can reach."""
+"""What a function's behaviour depends on: its own code, and all project code and data it can reach."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..display import Part, is_secret, masked, short
 from ..values.builtin_types import WHOLE, Parts, canonical_module
 from .descriptions import held_by, namespace_of, space_of, without_step
 from .syntax import class_text, hashed, own
-from .walk import Record, Walk, active, answering
+from .walk import Record, Walk, activate, active
 
-_PATIENCE = 20  # looks at data that other threads are changing
+_RETRIES = 20  # while other threads change the data that is being hashed
 
 
-class Seen:
-    """The outcome of one walk: the digest of the code, and what the data was that it reads."""
+class WalkResult:
+    """The result of one walk: the digest of the code, and the data it reads, with digests."""
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
@@ -33,49 +33,49 @@ class Seen:
         )
         self.data = [walk.data[name] for name in sorted(walk.data)]
         self.spaces = walk.spaces
-        self._sets = not library_settings.NAMES.isdisjoint(walk.foreign)
-        self.digests = self.look()  # of the data, one by one
+        self._has_settings = not library_settings.NAMES.isdisjoint(walk.foreign)
+        self.digests = self.data_digests()
 
-    def look(self) -> list[bytes]:
-        """What identifies the data that the code reads, as it is now."""
+    def data_digests(self) -> list[bytes]:
+        """The digests of `data`, as it is now."""
         if not self.data:
             return []
-        for again in range(_PATIENCE, -1, -1):
+        for retries_left in range(_RETRIES, -1, -1):
             found: list[bytes] = []
             try:
-                with answering(self._walk):
+                with activate(self._walk):
                     found.extend(datum.digest() for datum in self.data)
                 return found
             except FingerprintError as error:
                 raise FingerprintError(error.kind, error.path, self.data[len(found)].name) from error
-            except RuntimeError as error:  # another thread may have changed the size of a dict or set meanwhile
-                if not again or isinstance(error, RecursionError):
+            except RuntimeError as error:  # another thread may have resized a dict or set meanwhile
+                if not retries_left or isinstance(error, RecursionError):
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    def read(self, digests: Sequence[bytes]) -> bytes:
-        """What identifies all the data if these are its digests, and the settings of libraries; empty if there is none."""
-        set_now = library_settings.parts(self._walk.foreign) if self._sets else {}
-        if not digests and not set_now:
+    def data_digest(self, digests: Sequence[bytes]) -> bytes:
+        """One digest over these digests of the data and over library settings; empty if there are neither."""
+        settings = library_settings.parts(self._walk.foreign) if self._has_settings else {}
+        if not digests and not settings:
             return b""
         found = [piece for datum, digest in zip(self.data, digests) for piece in (datum.name, digest)]
-        return hashed(*found, *(piece for name, part in set_now.items() for piece in (name, part.digest)))
+        return hashed(*found, *(piece for name, part in settings.items() for piece in (name, part.digest)))
 
-    def still(self) -> bool:
-        """Whether the code is the same. The data is looked at again."""
+    def is_current(self) -> bool:
+        """Whether the code is unchanged. Hashes the data again."""
         if not self._walk.watch.unchanged() or not all(datum.look_again() for datum in self.data):
             return False
-        known, self.digests = len(self._walk.known), self.look()
-        return len(self._walk.known) == known  # else other functions or classes can be reached through the data
+        known, self.digests = len(self._walk.units_in_values), self.data_digests()
+        return len(self._walk.units_in_values) == known  # else the data leads to other functions or classes now
 
     @cached_property
     def parts(self) -> dict[str, Part]:
         return {name: _part(name, record) for name, record in self._records.items()}
 
     def data_parts(self, digests: Sequence[bytes]) -> dict[str, Part]:
-        """The data that the code reads, under names that people know."""
+        """One part per piece of data and per library setting."""
         found = {d.name: Part(found.hex(), shown=d.shown) for d, found in zip(self.data, digests)}
-        return {**found, **library_settings.parts(self._walk.foreign)} if self._sets else found
+        return {**found, **library_settings.parts(self._walk.foreign)} if self._has_settings else found
 
     @cached_property
     def packages(self) -> dict[str, str]:
@@ -83,67 +83,67 @@ class Seen:
 
 
 class Code:
-    """The identity of a function's code, deep (with all it reaches) or its own, and of the data that it reads.
+    """The identity of a function's code and of the data it reads: "deep" with everything it reaches, or its "own" only.
 
-    It is asked for on every call, so the last answer stands as long as everything it was made of is the same.
+    Every call needs it, so the last result is reused for as long as nothing it was made from has changed.
     """
 
     def __init__(self, function: Callable[..., object], reach: Literal["deep", "own"] = "deep") -> None:
         self.root: Any = _root_of(function)
         self._deep = reach == "deep"
-        self._last: Seen | None = None
+        self._last: WalkResult | None = None
 
     def digest(self) -> bytes:
-        """16 bytes that stand for the code and the data it reads, as they are now."""
-        seen = self.look()
-        return hashed(seen.code, seen.read(seen.digests))
+        """16 bytes that identify the code and the data it reads, as they are now."""
+        result = self.current()
+        return hashed(result.code, result.data_digest(result.digests))
 
     def parts(self) -> dict[str, Part]:
-        """What the digest is made of, by names that people read."""
-        seen = self.look()
-        return {**seen.parts, **seen.data_parts(seen.digests)}
+        """The named parts that the digest consists of."""
+        result = self.current()
+        return {**result.parts, **result.data_parts(result.digests)}
 
     def packages(self) -> dict[str, str]:
-        """The installed packages that the code uses, and their versions: recorded, not compared."""
-        return self.look().packages
+        """The installed packages that the code uses, with their versions. Recorded, not compared."""
+        return self.current().packages
 
-    def look(self) -> Seen:
-        """What is found now: the same object as long as the code is the same."""
+    def current(self) -> WalkResult:
+        """The result as of now: the same object for as long as the code is unchanged."""
         last = self._last
-        if last is None or not last.still():
+        if last is None or not last.is_current():
             walk = Walk(self.root, self._deep)
             walk.run()
             while walk.incomplete:
                 walk = Walk(self.root, self._deep, frozenset(walk.stored), frozenset(walk.aware))
                 walk.run()
-            self._last = last = Seen(walk)
+            self._last = last = WalkResult(walk)
         return last
 
 
 def _versions(names: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in sorted(names):
-        version = getattr(sys.modules.get(name), "__version__", None)  # reading all metadata would take too long
+        version = getattr(sys.modules.get(name), "__version__", None)  # much quicker than reading metadata
         if not isinstance(version, str):
-            from importlib.metadata import PackageNotFoundError  # takes as long as a small run
+            from importlib.metadata import PackageNotFoundError  # slow to import
             from importlib.metadata import version as version_of
 
             try:
                 version = version_of(name)
-            except PackageNotFoundError:  # a module of the project's, or of nobody's
+            except PackageNotFoundError:  # not from an installed distribution
                 continue
         found[name] = version
     return found
 
 
 def module_name(function: Any) -> str:
-    """The name of the module that a step is from, the same in every process."""
+    """The name of a step's module, the same in every process."""
     space = space_of(_root_of(function))
     return "" if space is None else name_of_namespace(space)
 
 
 def _root_of(function: Any) -> Any:
-    """The function behind wrappers of libraries; what they add has no code of the project's."""
+    """The function inside a step, staticmethod or classmethod."""
     function = without_step(function)
     if isinstance(function, (staticmethod, classmethod)):
         function = function.__func__
@@ -152,30 +152,20 @@ def _root_of(function: Any) -> Any:
 
 # --- functions and classes inside values ----------------------------------------------------------------------------
 
-_HEAP_TYPE = 1 << 9  # a flag of CPython: the class was made at run time, not compiled in
-_lasting: dict[int, Code] = {}
+_HEAP_TYPE = 1 << 9  # CPython's flag for a class made at run time, not compiled into the interpreter
+_codes: dict[int, Code] = {}  # by id, of units that live as long as their module
 
-# What was found about the functions, classes and modules that the values of one walk led to, for one who asks.
-met: ContextVar[dict[int, tuple[Any, Seen]] | None] = ContextVar("met", default=None)
+# If set, collects the functions, classes and modules found inside the values that are hashed.
+code_in_values: ContextVar[dict[int, tuple[Any, WalkResult]] | None] = ContextVar("code_in_values", default=None)
 
-# Whether functions and classes in values count by their names, and not by their code.
+# Whether functions and classes inside values are identified by name instead of by code.
 by_name: ContextVar[bool] = ContextVar("by_name", default=False)
 
 
-def _standing(unit: Any) -> Code:
-    """The identity of a function or class by itself. Those that a module holds are there for good, and remembered."""
-    known = _lasting.get(id(unit))
-    if known is None or known.root is not unit:
-        known = Code(unit)
-        if isinstance(unit, ModuleType) or namespace_of(unit) is not None:
-            _lasting[id(unit)] = known
-    return known
-
-
 def _identity_of(unit: FunctionType | type) -> bytes:
-    """What identifies a function or class of the project that is met inside a value.
+    """The identity of a project function or class inside a value.
 
-    In data that a function reads, it counts by its code: what that code reads in turn, the function reads, too.
+    During a walk the value is data that some function reads, so whatever the unit's code reads belongs to that walk.
     """
     walk, own_name = active.get(), () if isinstance(unit, type) else (unit.__name__,)
     kind = "class" if isinstance(unit, type) else "function"
@@ -186,11 +176,16 @@ def _identity_of(unit: FunctionType | type) -> bytes:
     return hashed(kind, *own_name, _look_up(unit))
 
 
-def _look_up(unit: FunctionType | type | ModuleType) -> bytes:
-    code, listed = _standing(unit), met.get()
-    found = code.digest()
-    if listed is not None:
-        listed[id(unit)] = unit, code.look()
+def _look_up(unit: Any) -> bytes:
+    """The identity of a function, class or module by itself."""
+    code = _codes.get(id(unit))
+    if code is None or code.root is not unit:
+        code = Code(unit)
+        if isinstance(unit, ModuleType) or namespace_of(unit) is not None:
+            _codes[id(unit)] = code
+    found, collected = code.digest(), code_in_values.get()
+    if collected is not None:
+        collected[id(unit)] = unit, code.current()
     return found
 
 
@@ -208,11 +203,9 @@ def _function(function: FunctionType) -> Parts:
 
 
 def _module(module: ModuleType) -> Parts:
-    if not is_project_module(module.__name__):
+    if by_name.get() or not is_project_module(module.__name__):
         return Parts("module", [canonical_module(module.__name__)])
     walk = active.get()
-    if by_name.get():
-        return Parts("module", [canonical_module(module.__name__)])
     found = _look_up(module) if walk is None else walk.module(module)
     return Parts("project module", [canonical_module(module.__name__), found])
 
@@ -222,7 +215,7 @@ def _holder(value: Any) -> Parts:
 
 
 def _step(step: Any) -> Parts:
-    """A step in a value counts by its function, and by the options that change what its callers get."""
+    """A step inside a value: its function, and the options that affect what callers get."""
     options = None if by_name.get() else step.__checkpoint_code__
     return Parts("step", [type(step), step.__wrapped__, options])
 
@@ -239,7 +232,7 @@ for _kind in ("WeakValueDictionary", "WeakKeyDictionary"):
     WHOLE[f"weakref.{_kind}"] = lambda value: Parts("weak dict", [type(value), dict(value)])
 
 
-# --- for the reader -------------------------------------------------------------------------------------------------
+# --- display --------------------------------------------------------------------------------------------------------
 
 
 def _part(name: str, record: Record) -> Part:

@@ -1,14 +1,12 @@
-"""The data that a loop reaches: what its statement names in the frame that it runs in, and what the code it calls reads.
+"""The data that a loop reaches: the variables that its `for` statement names, and what the code it calls reads.
 
-Only the `for` statement counts, not all that stands around it, if the file is still what is loaded; else the whole
-function or module.
+If the file was edited since it was loaded, the statement can't be found, and the whole function or module is used.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
 from opcode import opmap
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -20,13 +18,13 @@ from .data import ABSENT, Datum, Slot
 from .syntax import UNREADABLE, read_source, steadily
 from .walk import Walk
 
-_PATIENCE = 20  # walks through data that other threads are changing
-_OPTIMIZED = 1  # a flag of CPython: the local variables of the code are not in a dict
+_RETRIES = 20  # while other threads change the data that is being hashed
+_OPTIMIZED = 1  # CPython's flag for code whose local variables are not in a dict
 _BINDING = {opmap[name] for name in ("STORE_NAME", "DELETE_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")}
 
 
 class _Statement(NamedTuple):
-    """The names in a `for` statement: all, those that it binds, and those that stand between `for` and `in`."""
+    """The names in a `for` statement: all, those that it binds, and those between `for` and `in`."""
 
     names: frozenset[str]
     bound: frozenset[str]
@@ -34,10 +32,10 @@ class _Statement(NamedTuple):
 
 
 class Block:
-    """The data that a loop reaches, by names that lead to it in every process.
+    """The data that a loop reaches, by names that are the same in every process.
 
-    `unknown` is what has no content that could be compared, such as an iterator. `variables` are the local variables of a
-    function that the statement names, `targets` those between `for` and `in`.
+    `unknown` maps data that has no identity, such as an iterator, to its type. `variables` are the local variables that
+    the statement names, `targets` those between `for` and `in`.
     """
 
     def __init__(self, frame: FrameType, items: object) -> None:
@@ -52,23 +50,23 @@ class Block:
             self.variables, self.targets = walk.variables, walk.named.targets
 
 
-def _walk(frame: FrameType, items: object) -> _Reach:
-    for again in range(_PATIENCE, -1, -1):
+def _walk(frame: FrameType, items: object) -> _BlockWalk:
+    for retries_left in range(_RETRIES, -1, -1):
         try:
-            walk = _Reach(frame, items)
+            walk = _BlockWalk(frame, items)
             walk.run()
             while walk.incomplete:
-                walk = _Reach(frame, items, frozenset(walk.stored), frozenset(walk.aware))
+                walk = _BlockWalk(frame, items, frozenset(walk.stored), frozenset(walk.aware))
                 walk.run()
             return walk
-        except RuntimeError as error:  # another thread may have changed the size of a dict or set meanwhile
-            if not again or isinstance(error, RecursionError):
+        except RuntimeError as error:  # another thread may have resized a dict or set meanwhile
+            if not retries_left or isinstance(error, RecursionError):
                 raise
     raise AssertionError("the last attempt returns or raises")
 
 
-class _Reach(Walk):
-    """The walk from a statement in a frame. The items that it iterates over are the loop's own business."""
+class _BlockWalk(Walk):
+    """The walk from a statement in a frame. The items that the loop iterates over are left out."""
 
     def __init__(
         self,
@@ -99,12 +97,12 @@ class _Reach(Walk):
             if value is not ABSENT:
                 self.describe_at(f"local variable `{name}`", value)
 
-    def list(self, value: object, slot: Slot | None) -> None:
+    def add_data(self, value: object, slot: Slot | None) -> None:
         if value is self._items:
             return
         name = " ".join(self._trail)
         try:
-            super().list(value, slot)
+            super().add_data(value, slot)
         except FingerprintError as error:
             self.unknown[name] = error.kind
             self.data = {name: datum for name, datum in self.data.items() if datum.value is not value}
@@ -112,7 +110,7 @@ class _Reach(Walk):
 
 @functools.lru_cache(maxsize=32)
 def _statement(code: CodeType, line: int, text: bytes) -> _Statement:
-    """The names of the innermost `for` statement that begins at that line."""
+    """The names in the innermost `for` statement that begins at the line."""
     everything = frozenset([*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars])
     bound = frozenset(code.co_names[i] for operation, i in instructions(code) if operation in _BINDING)
     try:
@@ -129,13 +127,9 @@ def _statement(code: CodeType, line: int, text: bytes) -> _Statement:
     return _Statement(
         frozenset(each.id for each in names),
         frozenset(each.id for each in names if not isinstance(each.ctx, ast.Load)),
-        frozenset(_names(node.target)),
+        frozenset(each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)),
     )
 
 
 def _begins(node: ast.For | ast.AsyncFor, line: int) -> bool:
     return node.iter.lineno <= line <= (node.iter.end_lineno or line)
-
-
-def _names(target: ast.AST) -> Iterator[str]:
-    return (each.id for each in ast.walk(target) if isinstance(each, ast.Name))

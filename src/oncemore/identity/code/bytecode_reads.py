@@ -1,4 +1,4 @@
-"""What a code object reads besides its parameters: global names, attributes of modules, imports in its body."""
+"""What a code object reads besides its parameters: globals, attributes of modules, imports in its body."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IMPORT = opmap["IMPORT_NAME"]
 _STORES = {opmap[name] for name in ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR")}
 _REBINDS = {opmap["STORE_DEREF"], opmap["DELETE_DEREF"]}
 
-# Some instructions say more than a name's index in their argument.
+# The low bits of some arguments are flags, not part of the name's index.
 _SHIFTS = {
     _GLOBAL: 1 if sys.version_info >= (3, 11) else 0,
     opmap["LOAD_ATTR"]: 1 if sys.version_info >= (3, 12) else 0,
@@ -29,7 +29,7 @@ _SHIFTS = {
 
 
 def _any(operations: Iterable[int]) -> bytes:
-    return b"[%b]" % re.escape(bytes([each for each in operations if 0 <= each < 256]))  # no invented ones
+    return b"[%b]" % re.escape(bytes([each for each in operations if 0 <= each < 256]))  # without pseudo-instructions
 
 
 _ATTRIBUTE = re.compile(_any(_ATTRIBUTES))
@@ -40,7 +40,7 @@ _CHAIN = re.compile(
 )
 
 
-# Names by which code finds more than it names: subclasses, docstrings, annotations, modules, any global.
+# Names by which code introspects, and so reaches things it does not name.
 SUBCLASSES = frozenset(["__subclasses__"])
 DOCSTRINGS = frozenset(["__doc__"])
 SCHEMAS = frozenset(["model_json_schema", "models_json_schema", "schema_json"])  # pydantic's
@@ -58,14 +58,14 @@ ANNOTATIONS = frozenset(
 )
 MODULES = frozenset(["import_module", "iter_modules", "walk_packages", "run_module", "__import__", "sys.modules"])
 GLOBALS = frozenset(["__globals__", "f_globals", "globals", "eval", "exec"])
-_AS_HEADS = frozenset(["globals", "eval", "exec"])  # `model.eval()` is something else
+_NOT_AS_ATTRIBUTES = frozenset(["globals", "eval", "exec"])  # `model.eval()` is something else
 _REVEALING = SUBCLASSES | DOCSTRINGS | SCHEMAS | ANNOTATIONS | MODULES | GLOBALS
 
 
 class Import(NamedTuple):
-    """`import module`, or `from module import name`, in a body.
+    """`import module`, or `from module import name`, in the body of a function.
 
-    `escapes`: what it binds is used otherwise than in `bound.attribute`, as far as one can know.
+    `escapes`: the imported object is, or may be, used other than as `object.attribute`.
     """
 
     module: str
@@ -75,12 +75,12 @@ class Import(NamedTuple):
 
 
 class Reads(NamedTuple):
-    """What a function reads.
+    """What a function reads and assigns.
 
-    `chains` are global names with the attributes taken from them at once: ("np", "mean"), ("LIMIT",). Those in `maybe`
-    stand in the body of an inner class, where a name can be the class's own. `attributes` are all names of attributes,
-    `stored` those and the globals and closure variables that it gives values or removes, `assigned` the globals among them.
-    `reveals` are the names in it, or in its texts, by which code finds more than it names; `texts` are its strings.
+    `chains` are globals with the attributes read directly from them: ("np", "mean"), ("LIMIT",). The first names in `maybe`
+    occur in the body of an inner class, where they may be the class's own. `attributes` are all attribute names. `stored`
+    are the attributes, globals and closure variables that are assigned or deleted, `assigned` the globals among them.
+    `reveals` are the introspecting names in its code and strings. `texts` are its strings.
     """
 
     chains: tuple[tuple[str, ...], ...]
@@ -97,7 +97,7 @@ class Reads(NamedTuple):
 def reads(code: CodeType) -> Reads:
     """What the code and the functions inside it read.
 
-    Most instructions read nothing, so those that do are searched for, not looked at one by one.
+    Most instructions read nothing, so the others are found by regular expressions instead of a loop.
     """
     chains, maybe, imports, attributes = set[tuple[str, ...]](), set[str](), list[Import](), set[str]()
     stored, assigned, texts = rebinds(code), set[str](), set[str]()
@@ -109,8 +109,8 @@ def reads(code: CodeType) -> Reads:
             chains.add(chain)
             if operations[found.start()] in _NAMES:
                 maybe.add(chain[0])
-        places = [found.start() for found in _ATTRIBUTE.finditer(operations)]
-        attributes.update([names[_index(operations, arguments, i)] for i in places])
+        positions = [found.start() for found in _ATTRIBUTE.finditer(operations)]
+        attributes.update([names[_index(operations, arguments, i)] for i in positions])
         for i in [found.start() for found in _STORE.finditer(operations)]:
             name = names[_index(operations, arguments, i)]
             stored.add(name)
@@ -119,7 +119,7 @@ def reads(code: CodeType) -> Reads:
         if _IMPORT in operations:
             imports += _imports(each)
         texts.update(_texts(each.co_consts))
-    # The body of a class with annotations reads `__annotations__` so as to fill it.
+    # The body of a class with annotations reads `__annotations__` only to fill it.
     heads = {chain[0] for chain in chains}.difference(maybe & {"__annotations__"})
     heads.update(chain[1] for chain in chains if chain[0] == "builtins" and len(chain) > 1)
     heads.update("sys.modules" for chain in chains if chain[:2] == ("sys", "modules"))
@@ -132,7 +132,7 @@ def reads(code: CodeType) -> Reads:
         frozenset(attributes),
         frozenset(stored),
         frozenset(assigned),
-        _REVEALING & (heads | (attributes - _AS_HEADS) | named | dunders),
+        _REVEALING & (heads | (attributes - _NOT_AS_ATTRIBUTES) | named | dunders),
         frozenset(texts),
     )
 
@@ -146,7 +146,7 @@ def _texts(constants: Iterable[object]) -> Iterator[str]:
 
 
 def _index(operations: bytes, arguments: bytes, i: int) -> int:
-    """The index of the name that an instruction is about."""
+    """The index of an instruction's name, with the bits that EXTENDED_ARG instructions add."""
     shift, argument, width = _SHIFTS.get(operations[i], 0), arguments[i], 0
     while i and operations[i - 1] == _EXTENDED:
         i, width = i - 1, width + 8
@@ -167,11 +167,11 @@ def _imports(code: CodeType) -> Iterator[Import]:
 
 
 def rebinds(code: CodeType) -> set[str]:
-    """The closure variables that the code, or a function inside it, gives new values."""
+    """The closure variables that the code, or a function inside it, assigns."""
     found: set[str] = set()
     for each in all_codes(code):
         names = each.co_cellvars + each.co_freevars
-        if sys.version_info >= (3, 11):  # arguments that are cells count once
+        if sys.version_info >= (3, 11):  # one index for all kinds of variables, without duplicates
             names = each.co_varnames + tuple(name for name in names if name not in each.co_varnames)
         stored = [argument for operation, argument in instructions(each) if operation in _REBINDS]
         found.update(names[argument] for argument in stored if argument < len(names))
@@ -179,7 +179,7 @@ def rebinds(code: CodeType) -> set[str]:
 
 
 def all_codes(code: CodeType) -> Iterator[CodeType]:
-    """The code and that of all functions, classes and lambdas inside it."""
+    """The code object and those of all functions, classes and lambdas inside it."""
     yield code
     for item in code.co_consts:
         if isinstance(item, CodeType):
@@ -187,7 +187,7 @@ def all_codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def instructions(code: CodeType) -> Iterator[tuple[int, int]]:
-    """Operation and argument. (`dis` tells more, and takes 20 times as long.)"""
+    """Pairs of operation and argument. (`dis` takes 20 times as long.)"""
     raw, high = code.co_code, 0
     for i in range(0, len(raw), 2):
         operation = raw[i]

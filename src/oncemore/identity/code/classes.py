@@ -1,5 +1,7 @@
-"""What a class is: its bases, its methods, the values of its attributes. What Python versions and generators add to a
-class by themselves is left out; what they were told (fields, members) is put in.
+"""Describes a class: its bases, methods and attributes.
+
+What Python and code generators (dataclasses, attrs, enum) add by themselves is left out; what they are given (fields,
+members) is included.
 """
 
 from __future__ import annotations
@@ -39,17 +41,17 @@ _METHODS = (
 )
 _GENERATED = frozenset(_METHODS.split())
 _GENERATORS = frozenset(["dataclasses", "typing", "typing_extensions", "collections", "enum", "attr", "attrs"])
-_ENUM_MAKING = frozenset(["__new__", "__new_member__", "_new_member_", "_generate_next_value_"])
+_ENUM_MACHINERY = frozenset(["__new__", "__new_member__", "_new_member_", "_generate_next_value_"])
 
 
 def class_pieces(walk: Walk, klass: type) -> Iterator[bytes | str]:
-    """All that counts in a class, in an order that is the same everywhere."""
+    """Everything that identifies a class, in a fixed order."""
     is_enum = isinstance(klass, enum.EnumMeta)
     for base in (*klass.__bases__, type(klass)):
         if base not in (object, type, enum.EnumMeta):
             yield walk.describe(base)
     yield from walk.subclasses(klass)
-    yield from walk.also(klass)
+    yield from walk.introspected(klass)
     if isinstance(klass, abc.ABCMeta):
         yield from map(walk.unit, _registered(klass))
         walk.watch.equal(abc.get_cache_token)
@@ -58,16 +60,16 @@ def class_pieces(walk: Walk, klass: type) -> Iterator[bytes | str]:
     if klass in copyreg.dispatch_table:
         yield walk.describe(copyreg.dispatch_table[klass])
     yield from _declared(walk, klass)
-    made_elsewhere = is_foreign_made(klass)
+    foreign_made = is_foreign_made(klass)
     for name, value in sorted(klass.__dict__.items()):
         if name in _VOLATILE or name.startswith("__pydantic_") or _is_generated(klass, name, value):
             continue
-        if (is_enum and not _counts_in_enum(klass, name, value)) or (
-            made_elsewhere and name.startswith("__") and not _is_project_function(value)
-        ):
+        if is_enum and not _is_own_in_enum(klass, name, value):
             continue
-        if made_elsewhere and _root(type(value)) == _root(type(klass)):
-            continue  # the library's own: a mapper, a registry of tables
+        if foreign_made and name.startswith("__") and not _is_project_function(value):
+            continue
+        if foreign_made and _root(type(value)) == _root(type(klass)):
+            continue  # the library's own, such as a mapper or a registry of tables
         if isinstance(value, types.MemberDescriptorType) or type(value).__name__ == "_tuplegetter":
             yield from (name, "slot")
         elif (described := _describe(walk, value, name, in_class(klass, name))) != DATA:
@@ -75,7 +77,7 @@ def class_pieces(walk: Walk, klass: type) -> Iterator[bytes | str]:
 
 
 def _registered(klass: type) -> list[type]:
-    """The classes that were declared to be subclasses of an abstract one, by `register`."""
+    """The classes registered as virtual subclasses of an abstract class."""
     registry: Any = abc
     found = (reference() for reference in registry._get_dump(klass)[0])
     return sorted((each for each in found if each is not None), key=lambda each: (each.__module__, each.__qualname__))
@@ -89,7 +91,7 @@ def _describe(walk: Walk, value: object, name: str, slot: Slot | None = None) ->
 
 
 def _is_project_function(value: Any) -> bool:
-    """Whether it is a function of the project's, perhaps as a method of some kind."""
+    """Whether it is a project function, or a classmethod, property or the like made from one."""
     for name in ("__func__", "fget", "func"):
         value = getattr(value, name, value) if type(value) is not FunctionType else value
     return type(value) is FunctionType and is_project_file(value.__code__.co_filename)
@@ -100,20 +102,20 @@ def _is_generated(klass: type, name: str, value: Any) -> bool:
     if type(function) is not FunctionType:
         return False
     while type(inner := function.__dict__.get("__wrapped__")) is FunctionType:
-        function = inner  # a dataclass's __repr__ is a wrapped one
+        function = inner  # a dataclass wraps its __repr__
     path = function.__code__.co_filename
     if path.startswith("<attrs generated"):
         return True
     if not is_project_file(path):
         return str(function.__globals__.get("__name__")).partition(".")[0] in _GENERATORS
-    # In a program without a file, <string> can be the user's own code as well: then it counts, generated or not.
+    # In a program without a file, <string> may also be the user's own code, so it is included.
     has_file = getattr(sys.modules.get(module_of(klass)), "__file__", None) is not None
     makes = "__dataclass_fields__" in klass.__dict__ or "_fields" in klass.__dict__
     return path == "<string>" and name in _GENERATED and has_file and makes
 
 
 def is_foreign_made(klass: object) -> bool:
-    """Whether a library's metaclass made the class, and put things of its own into it."""
+    """Whether a library's metaclass made the class, and may have added to it."""
     module = module_of(type(klass))
     return module.partition(".")[0] not in sys.stdlib_module_names and not is_project_module(module)
 
@@ -123,18 +125,19 @@ def _root(kind: type) -> str:
 
 
 def has_schema(unit: object) -> bool:
-    """Whether it is a class with a schema, which has its docstring in it: one of pydantic's."""
+    """Whether it is a pydantic class. Its schema includes its docstring."""
     return isinstance(unit, type) and "__pydantic_fields__" in unit.__dict__
 
 
-def _counts_in_enum(klass: type, name: str, value: object) -> bool:
-    if name in _ENUM_MAKING or name in getattr(klass, "_member_map_", ()):
+def _is_own_in_enum(klass: type, name: str, value: object) -> bool:
+    """Whether an attribute of an enum is neither a member nor machinery."""
+    if name in _ENUM_MACHINERY or name in getattr(klass, "_member_map_", ()):
         return False
     return _is_project_function(value) or not name.startswith("_")
 
 
 def _declared(walk: Walk, klass: type) -> Iterator[bytes | str]:
-    """What the class's generator was told."""
+    """The declarations that a dataclass, attrs class, named tuple, enum or pydantic class was generated from."""
     known: Any = klass.__dict__
     if "__dataclass_fields__" in known:
         params = known.get("__dataclass_params__")
@@ -176,14 +179,14 @@ def _declared(walk: Walk, klass: type) -> Iterator[bytes | str]:
 
 def _values(walk: Walk, name: str, *found: object) -> Iterator[bytes]:
     for value in found:
-        # MISSING and NOTHING are the generators' words for "no default".
-        empty = type(value) is dict and not value  # an array would not say whether it is equal
+        # MISSING (dataclasses) and NOTHING (attrs) mean that there is no default.
+        empty = type(value) is dict and not value  # `value == {}` fails for an array
         missing = type(value).__name__ in ("_MISSING_TYPE", "_Nothing") or value is None or empty
         yield b"-" if missing else _describe(walk, value, name)
 
 
 def _annotations(walk: Walk, klass: Any) -> Iterator[bytes | str]:
-    """Fields of a class that a library makes from annotations, as pydantic does, and its validators."""
+    """The fields and validators of a class that a library, such as pydantic, makes from annotations."""
     for name, kind in sorted(annotated(klass)):
         yield from (name, walk.annotation(name, kind, klass))
     fields = klass.__dict__.get("__pydantic_fields__") or klass.__dict__.get("__fields__") or {}
@@ -199,7 +202,7 @@ def _annotations(walk: Walk, klass: Any) -> Iterator[bytes | str]:
 
 
 def _content(value: object) -> bytes:
-    """The content of what a library's class was made with; the functions in it count by their code."""
+    """A digest of an option that a library's class was made with, of its text if it has no identity."""
     try:
         return digest(value)
     except FingerprintError:

@@ -1,7 +1,7 @@
-"""Data that code reaches: what a module, a class, a closure or a default holds.
+"""Data that code reaches: values in modules, classes, closures and defaults.
 
-Constants are part of the code. What can change, or is bound anew by the code itself, is a `Datum`: a step reads it when it is
-called, and may leave it changed. Its name comes from the place where the code found it, and leads to it in every process.
+Constants are part of the code. A value that can change, or a name that the code itself rebinds, is a `Datum`: a step
+reads it when it is called, and may change it. Its name says how the code reached it, and is the same in every process.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .lazy import made_when_needed
 from .statements import Statement, binding
 from .syntax import hashed
 
-ABSENT: Any = type("ABSENT", (), {})  # what a place holds that nothing is bound to
-DATA = hashed("data")  # what stands for data in the identity of code
+ABSENT: Any = type("ABSENT", (), {})  # the value of a slot that nothing is bound to
+DATA = hashed("data")  # represents data in the identity of code
 
-# Objects that are the same as long as they are the same object. Functions and classes are watched by themselves.
+# Immutable, or (functions, classes, modules) watched for changes by other means.
 _FIXED: frozenset[type] = frozenset(
     {type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice}
     | {FunctionType, BuiltinFunctionType, ModuleType}
@@ -36,19 +36,19 @@ _FIXED_BY_NAME = frozenset(
     + ["decimal.Decimal", "fractions.Fraction", "re.Pattern", "uuid.UUID", "zoneinfo.ZoneInfo"]
     + ["numpy.generic", "numpy.dtype", "ipaddress.IPv4Address", "ipaddress.IPv6Address"]
 )
-_SMALL = 200  # elements of a value that is compared with itself by looking at each
+_SMALL = 200  # up to this many elements, comparing each by identity is quicker than hashing again
 
-
-_stand_for: dict[int, tuple[object, object]] = {}  # by id: things that a step made, and what they count as
+# By id: clients and the like that a step created when it needed them, and the value that identifies them instead.
+_created: dict[int, tuple[object, object]] = {}
 
 
 class Slot(NamedTuple):
-    """Where a value is bound: how to look there, and how to bind another value (`ABSENT`: none)."""
+    """Where a value is bound: how to read it, and how to bind another one (`ABSENT` unbinds)."""
 
     name: str
     get: Callable[[], Any]
     set: Callable[[Any], None]
-    space: Mapping[str, Any] | None = None  # of a module: its source has the statement that binds the name
+    space: Mapping[str, Any] | None = None  # the module's namespace, if it is a global
     owner: Any = None  # the namespace, class or cell
 
 
@@ -80,7 +80,7 @@ def in_cell(cell: CellType, name: str) -> Slot:
 
 def in_context(variable: ContextVar[Any]) -> Slot:
     def bind(value: Any) -> None:
-        if value is not ABSENT:  # nothing takes a value away from a context variable
+        if value is not ABSENT:  # context variables can't be unset
             variable.set(value)
 
     def look() -> Any:
@@ -104,10 +104,10 @@ def in_class(klass: type, name: str) -> Slot:
 
 
 class Datum:
-    """Something that a function reads besides its arguments, and can change.
+    """Data that a function reads besides its arguments, and can change.
 
-    `opaque` are the objects in it that have no identity, such as clients: they count by their types, and by the statement
-    that bound them.
+    `opaque` holds the objects in it that have no identity, such as clients. They are identified by their type and by the
+    statement that bound them.
     """
 
     __slots__ = ("_memo", "name", "opaque", "slot", "value")
@@ -119,11 +119,11 @@ class Datum:
 
     @property
     def now(self) -> Any:
-        """What is bound there now; `value` is what was there when it was last looked at."""
+        """The value bound in the slot now; `value` is the one seen last."""
         return self.value if self.slot is None else self.slot.get()
 
     def look_again(self) -> bool:
-        """Take what is bound there now. False if that is no data, or no longer what a name led to."""
+        """Update `value`. False if the slot now holds code instead of data."""
         now = self.now
         if now is self.value:
             return True
@@ -133,33 +133,35 @@ class Datum:
         return True
 
     def digest(self) -> bytes:
-        """What identifies its content now."""
-        same, found = self._memo
-        if same is not None and all(_is_same(each, items) for each, items in same):
+        """The digest of its present content."""
+        containers, found = self._memo
+        if containers is not None and all(_is_same(each, items) for each, items in containers):
             return found
         value = self.value
-        if id(value) in _stand_for:
+        if id(value) in _created:
             self.opaque = {id(value): value}
-            value = _stand_for[id(value)][1]
+            value = _created[id(value)][1]
             return digest(value) if value is not ABSENT else hashed("absent")
-        same = _containers_of(value)
+        containers = _containers_of(value)
         if value is ABSENT:
             found = hashed("absent")
         else:
             digests = Digests(tolerant=True)
             found, self.opaque = digests.of(value), digests.opaque
             if id(value) in self.opaque and self._is_made_when_needed():
-                found = digest(None)  # by the script itself: as if a step had made it, see `leave_to_the_code`
+                found = digest(None)  # the script created it; treated like one that a step created
             elif self.opaque and (statement := self.statement) is not None:
                 found = hashed(found, statement.digest, *self._constants(statement))
-        if value is self.value and same is not None and all(_is_same(each, items) for each, items in same):
-            self._memo = same, found  # unless another thread has changed it meanwhile
+        if value is not self.value or containers is None:
+            return found
+        if all(_is_same(each, items) for each, items in containers):  # no other thread has changed it meanwhile
+            self._memo = containers, found
         return found
 
     def leave_to_the_code(self, value: Any, before: Any) -> bool:
-        """Whether the value is a client or the like that the code makes when it is needed, and would make again.
+        """Whether the value is a client or the like that the code creates on first use, and would create again.
 
-        Then it counts as what was there before: when the step that made it is skipped, that is there.
+        From then on it is identified by the value `before`, which is what remains when the step that created it is skipped.
         """
         if before is not None and before is not ABSENT:
             return False
@@ -168,11 +170,11 @@ class Datum:
             digests.of(value)
         if id(value) not in digests.opaque or not self._is_made_when_needed():
             return False
-        _stand_for[id(value)] = value, before
+        _created[id(value)] = value, before
         return True
 
     def _is_made_when_needed(self) -> bool:
-        """Whether code that needs it makes it if there is none."""
+        """Whether the code creates it on first use."""
         if self.slot is None:
             return False
         if isinstance(self.slot.owner, type):
@@ -181,23 +183,23 @@ class Datum:
 
     @property
     def key(self) -> tuple[int, str]:
-        """What tells it from other data in this process."""
+        """Unique among the data in this process."""
         return (id(self.value), "") if self.slot is None else (id(self.slot.owner), self.slot.name)
 
     @property
     def statement(self) -> Statement | None:
-        """The statement that bound it, if its source is known."""
+        """The statement that binds it, if its source is known."""
         return None if self.slot is None or self.slot.space is None else binding(self.slot.space, self.slot.name)
 
     def _constants(self, statement: Statement) -> list[bytes]:
-        """The constants that the statement names: `Client(base_url=URL)`."""
+        """The digests of constants in the statement, such as `URL` in `Client(base_url=URL)`."""
         assert self.slot is not None and self.slot.space is not None
         found = ((name, self.slot.space.get(name, ABSENT)) for name in sorted(statement.names))
         return [digest((name, value)) for name, value in found if type(value) in (bool, int, float, str, bytes)]
 
     @property
     def shown(self) -> str:
-        """What people see of it."""
+        """Its display text."""
         if self.value is ABSENT:
             return "absent"
         if is_secret(self.name.rstrip("`").rpartition(".")[2]):
@@ -229,15 +231,15 @@ def _is_fixed(value: object) -> bool:
 
 
 def _containers_of(value: object) -> list[tuple[Any, list[Any]]] | None:
-    """The containers that a small value consists of, with what is in them, if all else in it stays the same."""
+    """The containers inside a small value, each with its items; None if it is large or anything else in it is mutable."""
     found: list[tuple[Any, list[Any]]] = []
-    pending, room = [value], _SMALL
+    pending, left = [value], _SMALL
     while pending:
         each: Any = pending.pop()
         if type(each) in _CONTAINERS:
             items = _items_of(each)
-            room -= len(items)
-            if room < 0:
+            left -= len(items)
+            if left < 0:
                 return None
             found.append((each, items))
             pending.extend(items)

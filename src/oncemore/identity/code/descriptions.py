@@ -1,4 +1,4 @@
-"""What the things that code holds are, one by one: wrappers, partials, classes, what libraries made, what is inert."""
+"""Describes what code refers to, one kind at a time: wrappers, partials, methods, library objects, types, inert objects."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ _INSIDE: dict[type, Callable[[Any], tuple[Any, ...]]] = {
 
 
 def describe_root(walk: Walk, root: Any) -> None:
-    """The parts of a function or class itself."""
+    """Record the parts of the function, class or module that a walk starts from."""
     if type(root) is FunctionType and is_project_unit(root):
         walk.record("code", lambda: hashed("code", walk.scan(root)), root)
         for name, value, slot in held(root):
             listed = len(walk.data)
             walk.record(name, lambda: walk.held("", value, slot), value)  # noqa: B023
             if len(walk.data) > listed and is_data(value):
-                del walk.records[name]  # it is listed as what it is
+                del walk.records[name]  # it is data, not code
     elif isinstance(root, ModuleType):
         walk.record("code", lambda: walk.module(root), root)
     else:
@@ -63,24 +63,24 @@ def describe_root(walk: Walk, root: Any) -> None:
 
 
 def is_data(value: object) -> bool:
-    """Whether it is no code of any kind."""
+    """Whether it is not code of any kind."""
     return not (is_unit(value) or isinstance(value, ModuleType) or callable(value))
 
 
 def is_unit(value: object) -> TypeGuard[FunctionType | type]:
-    """Whether it is a function or a class; a proxy says so of itself, on Python 3.10 so does `list[int]`, and are not."""
+    """Whether it is really a function or a class, unlike a proxy, or `list[int]` on Python 3.10, for which isinstance lies."""
     return type(value) is FunctionType or issubclass(type(value), type)
 
 
 def is_project_unit(unit: object) -> bool:
-    """Whether it is a function or class of the user's own."""
+    """Whether it is a function or class of the project."""
     if is_unit(unit) and not isinstance(unit, FunctionType):
         return is_project_module(module_of(unit))
     return type(unit) is FunctionType and is_project_file(unit.__code__.co_filename)
 
 
 def held(function: FunctionType) -> Iterator[tuple[str, object, Slot | None]]:
-    """What a function carries along: defaults, closure, the function that it wraps; and where that is bound."""
+    """The name, value and slot of everything a function holds: defaults, closure variables, the function it wraps."""
     code = function.__code__
     defaults = function.__defaults__ or ()
     names = code.co_varnames[: code.co_argcount]
@@ -95,7 +95,7 @@ def held(function: FunctionType) -> Iterator[tuple[str, object, Slot | None]]:
 
 
 def describe(walk: Walk, value: Any) -> bytes:
-    """Anything but a function or a class."""
+    """Describe anything except a function or class."""
     kind = type(value)
     if isinstance(value, ModuleType):
         if is_project_module(value.__name__):
@@ -108,10 +108,10 @@ def describe(walk: Walk, value: Any) -> bytes:
     if kind is MethodType or kind is types.BuiltinFunctionType:
         return _method(walk, value)
     if kind in _DESCRIPTORS:
-        return walk.foreigner("descriptor", value)
+        return walk.foreign_code("descriptor", value)
     if kind is contextvars.ContextVar:
         slot = in_context(value)
-        walk.list(slot.get(), slot)
+        walk.add_data(slot.get(), slot)
         return hashed("context variable", value.name)
     if is_holder(value):
         return hashed("holder", kind.__name__, *map(walk.describe, held_by(value)))
@@ -123,34 +123,34 @@ def describe(walk: Walk, value: Any) -> bytes:
         return inert
     if callable(value) and not is_project_module(kind.__module__):
         if _is_named(value):
-            return walk.foreigner("callable", value)
+            return walk.foreign_code("callable", value)
         wrapped = getattr(value, "__wrapped__", None)
         if callable(wrapped):
-            held_too = [wrapped, getattr(value, "_self_wrapper", None)]  # the latter is wrapt's
-            return hashed(walk.foreigner("wrapper", kind), *map(walk.describe, held_too))
+            functions = [wrapped, getattr(value, "_self_wrapper", None)]  # the latter is wrapt's
+            return hashed(walk.foreign_code("wrapper", kind), *map(walk.describe, functions))
     return walk.value(value)
 
 
 def without_step(value: Any) -> Any:
-    """A step's function: that its results are kept does not change what it does."""
+    """The function of a step; any other value as it is."""
     while module_of(type(value)).startswith("oncemore.") and hasattr(value, "__wrapped__"):
         value = value.__wrapped__
     return value
 
 
 def step_part(walk: Walk, value: Any) -> bytes:
-    """What a step says about its code besides the code."""
+    """A digest of the options that a step declares to be part of its code."""
     declared = getattr(value, "__checkpoint_code__", None) if module_of(type(value)).startswith("oncemore.") else None
     return b"" if declared is None else digest(declared)
 
 
-# --- what holds functions where Python cannot look ------------------------------------------------------------------
+# --- objects that hide functions ------------------------------------------------------------------------------------
 
 _HOLDERS = frozenset(["numpy.ufunc", "_ctypes.CFuncPtr", "functools.KeyWrapper"])
 
 
 def is_holder(value: object) -> bool:
-    """Whether it is a library's object that only the collector of garbage sees into, or a weak reference."""
+    """Whether it is an object whose functions only the garbage collector can find, or a weak reference."""
     lineage = type(value).__mro__
     return weakref.ReferenceType in lineage or any(
         f"{module_of(each)}.{each.__qualname__}" in _HOLDERS for each in lineage
@@ -158,7 +158,7 @@ def is_holder(value: object) -> bool:
 
 
 def held_by(value: Any) -> list[Any]:
-    """What such an object holds: the functions of the project, and how they are called."""
+    """The content of a holder: the project's functions, and how they are called."""
     if isinstance(value, weakref.ReferenceType):
         return [value()]
     known = [getattr(value, name, None) for name in ("__name__", "nin", "nout", "signature", "identity")]
@@ -168,7 +168,7 @@ def held_by(value: Any) -> list[Any]:
 
 
 def is_ours(value: Any) -> bool:
-    """Whether something that was found in a library is the project's: a function, a class, or an object with such."""
+    """Whether something found in a library belongs to the project: a function, a class, or an object that holds one."""
     for _ in range(5):
         value = without_step(value)
         if type(value) in _INSIDE:
@@ -186,7 +186,7 @@ def is_ours(value: Any) -> bool:
 
 
 def is_patch(space: Mapping[str, Any], name: str, value: Any) -> bool:
-    """Whether what a library's module has under a name was put there by the project."""
+    """Whether the project, or a test's mock, replaced a name in a library's module."""
     if value is ABSENT or name.startswith("__") or not callable(value):
         return False
     if isinstance(value, functools.partial) and getattr(value.func, "__name__", None) == name:
@@ -200,12 +200,12 @@ def is_patch(space: Mapping[str, Any], name: str, value: Any) -> bool:
     )
 
 
-# --- what is of no account unless code reads it ---------------------------------------------------------------------
+# --- part of the identity only if the code introspects it -----------------------------------------------------------
 
 
 def docstring(unit: FunctionType | type) -> str:
     found = undented(vars(unit).get("__doc__") if isinstance(unit, type) else unit.__doc__)
-    return "" if isinstance(unit, enum.EnumMeta) and found == "An enumeration." else found  # until Python 3.10
+    return "" if isinstance(unit, enum.EnumMeta) and found == "An enumeration." else found  # Python 3.10 adds it
 
 
 def undented(text: object) -> str:
@@ -220,7 +220,7 @@ def undented(text: object) -> str:
 def annotated(unit: FunctionType | type) -> list[tuple[str, object]]:
     """The annotations, and which keys of a typed dict are required."""
     found: dict[str, object] = {}
-    with contextlib.suppress(NameError):  # names that are there for type checkers only
+    with contextlib.suppress(NameError):  # a name that exists for type checkers only
         found = dict(inspect.get_annotations(unit))
     required = vars(unit).get("__required_keys__") if isinstance(unit, type) else None
     if isinstance(required, frozenset):
@@ -236,16 +236,16 @@ def source(unit: FunctionType | type) -> str:
 
 
 def space_of(unit: Any) -> dict[str, Any] | None:
-    """The namespace that a function or class belongs to."""
+    """The namespace of the module that a function or class belongs to."""
     module = sys.modules.get(module_of(unit) if isinstance(unit, type) else str(getattr(unit, "__module__", None)))
     around: dict[str, Any] | None = getattr(module, "__dict__", None)
     space: dict[str, Any] | None = unit.__globals__ if isinstance(unit, FunctionType) else around
     if isinstance(unit, FunctionType) and unit.__globals__.get("__name__") != unit.__module__:
-        return around  # a wrapper: it belongs where the function that it wraps does
+        return around  # a wrapper belongs to the module of the function it wraps
     if isinstance(unit, type) and unit.__module__ == "__mp_main__" and space is not None:
         return _of_worker(space)
     if isinstance(unit, type) and (space is None or space.get(unit.__qualname__.partition(".")[0]) is None):
-        # A class that was sent here from another process belongs where its methods do.
+        # A class that was sent from another process belongs to the module of its methods.
         methods = [value for value in vars(unit).values() if type(value) is FunctionType]
         known = [f.__globals__ for f in methods if f.__globals__.get("__name__") == unit.__module__]
         return known[0] if known else None if unit.__module__ == "__main__" else space
@@ -253,7 +253,7 @@ def space_of(unit: Any) -> dict[str, Any] | None:
 
 
 def _of_worker(space: dict[str, Any]) -> dict[str, Any]:
-    """The namespace of the script in a multiprocessing worker, whose module is a copy of where its functions live."""
+    """The namespace of the script in a multiprocessing worker. The module there is a copy; its functions use another."""
     functions = [value for value in map(without_step, space.values()) if type(value) is FunctionType]
     methods = [v for kind in space.values() if isinstance(kind, type) for v in map(without_step, vars(kind).values())]
     for function in functions + [value for value in methods if type(value) is FunctionType]:
@@ -263,7 +263,7 @@ def _of_worker(space: dict[str, Any]) -> dict[str, Any]:
 
 
 def namespace_of(unit: FunctionType | type) -> dict[str, Any] | None:
-    """The namespace in which the unit stands under its own name."""
+    """The namespace in which the unit is bound to its own name, if any."""
     if "<" in unit.__qualname__ or (isinstance(unit, FunctionType) and "." in unit.__qualname__):
         return None  # methods are described in their classes
     space = space_of(unit)
@@ -277,9 +277,9 @@ def namespace_of(unit: FunctionType | type) -> dict[str, Any] | None:
 
 
 def _is_named(value: Any) -> bool:
-    """Whether a library's module has exactly this object under the name that the object gives."""
+    """Whether this very object is in a library's module, under the object's own name."""
     module = str(getattr(value, "__module__", None))
-    if is_project_module(module) and not binary_of(module):  # a wrapper bears the name of what it wraps
+    if is_project_module(module) and not binary_of(module):  # a wrapper has the name of what it wraps
         return False
     name = getattr(value, "__qualname__", None)
     return isinstance(name, str) and getattr(sys.modules.get(module), name, None) is value
@@ -288,10 +288,10 @@ def _is_named(value: Any) -> bool:
 def _method(walk: Walk, value: Any) -> bytes:
     owner = value.__self__
     if owner is None or isinstance(owner, ModuleType):
-        return walk.foreigner("builtin", value)
+        return walk.foreign_code("builtin", value)
     module = type(owner).__module__
     if not is_project_module(module) and getattr(sys.modules.get(module), value.__name__, None) == value:
-        walk.foreign.add(module.partition(".")[0])  # such as `random.randint`: a method of an object nobody sees
+        walk.foreign.add(module.partition(".")[0])  # such as `random.randint`, a method of a hidden object
         return hashed("foreign", "method", module, value.__name__)
     function = walk.describe(value.__func__) if type(value) is MethodType else hashed("builtin", value.__name__)
     return hashed("method", function, walk.describe(owner))
@@ -301,7 +301,7 @@ def _inert(walk: Walk, value: Any) -> bytes | None:
     kind = type(value)
     if kind.__module__ in ("typing", "typing_extensions") or isinstance(value, (types.GenericAlias, types.UnionType)):
         if kind.__name__.endswith("SpecialForm"):
-            return walk.foreigner("class", value)  # as `typing.Any` is, since Python 3.11
+            return walk.foreign_code("class", value)  # `typing.Any` is a class since Python 3.11
         name = "" if getattr(value, "__args__", None) else _name(value)
         return hashed("typing", kind.__name__, name, *_of_type(walk, value))
     if not any(f"{base.__module__}.{base.__qualname__}" in _INERT for base in kind.__mro__):
@@ -310,13 +310,13 @@ def _inert(walk: Walk, value: Any) -> bytes | None:
 
 
 def _of_type(walk: Walk, value: Any) -> Iterator[bytes | str]:
-    """What a type is made of: `Optional[int]`, `Annotated[int, check]`, a type variable, a new type."""
+    """The parts of a type: `Optional[int]`, `Annotated[int, check]`, a type variable, a new type."""
     for name in ("__args__", "__metadata__", "__constraints__"):
         for each in getattr(value, name, None) or ():
             yield from (name, walk.describe(each))
     for name in ("__origin__", "__bound__", "__supertype__", "__forward_arg__", "__value__"):
         each = None
-        with contextlib.suppress(NameError):  # a name that is looked up late, and is there for type checkers only
+        with contextlib.suppress(NameError):  # evaluated lazily, with a name that exists for type checkers only
             each = getattr(value, name, None)
         if each is not None and (name != "__origin__" or getattr(value, "__args__", None)):
             yield from (name, walk.describe(each))
@@ -331,7 +331,7 @@ _binaries: dict[tuple[str, int, int], bytes] = {}
 
 
 def binary_of(module: str) -> bytes:
-    """The content of a compiled module of the project: there is nothing else to tell its versions apart."""
+    """A digest of a compiled project module's file; empty for other modules. It has no source to compare."""
     path = getattr(sys.modules.get(module), "__file__", None)
     if not path or path.endswith((".py", ".pyc")) or not is_project_file(path):
         return b""
@@ -344,7 +344,7 @@ def binary_of(module: str) -> bytes:
 
 
 def names_of(named: Any) -> tuple[str, str]:
-    """The module and the name of a library's function or class: where its code stands, whatever it wraps."""
+    """The module and name of a library's function or class: those of its own code, not of what it wraps."""
     if type(named) is not FunctionType:
         module = getattr(named, "__module__", None) or getattr(named, "__objclass__", type(named)).__module__
         return canonical_module(module), str(
@@ -352,14 +352,14 @@ def names_of(named: Any) -> tuple[str, str]:
         )
     code, space = named.__code__, named.__globals__
     name = getattr(code, "co_qualname", None)
-    if name is None:  # before Python 3.11, a function inside another doesn't know its full name
+    if name is None:  # before Python 3.11, the code of an inner function has no qualified name
         around = [f for f in space.values() if type(f) is FunctionType and code in f.__code__.co_consts]
         name = f"{around[0].__qualname__}.<locals>.{code.co_name}" if around else named.__qualname__
     return str(space.get("__name__")), name
 
 
 def carried(walk: Walk, function: FunctionType) -> Iterator[bytes]:
-    """What a library's function carries for the project: what it wraps, dispatches to, or was made with."""
+    """Describe project code inside a library's function: what it wraps, dispatches to, or has in its closure."""
     methods = function.__dict__.get("registry")
     if isinstance(methods, Mapping) and "dispatch" in function.__dict__:  # functools.singledispatch
         walk.watch.mapping(methods)
@@ -373,18 +373,18 @@ def carried(walk: Walk, function: FunctionType) -> Iterator[bytes]:
     for name, cell, found in _cells(function):
         value: Any = found
         if type(found) is MethodType and not (is_ours(found) or is_project_unit(type(found.__self__))):
-            value = found.__func__  # what it is bound to is the library's own
+            value = found.__func__  # it is bound to an object of the library
         if type(value) in (FunctionType, MethodType, type, bool, int, float, str, bytes) and name not in changing:
             walk.watch.bound(in_cell(cell, name).get, found)
             yield hashed(name, walk.describe_at(f"closure `{name}`", value))
 
 
 def _cells(function: FunctionType) -> Iterator[tuple[str, types.CellType, object]]:
-    """The variables of a closure, by name: versions order them differently."""
+    """The variables of a closure, sorted by name, because Python versions order them differently."""
     for name, cell in sorted(
         zip(function.__code__.co_freevars, function.__closure__ or (), strict=True), key=operator.itemgetter(0)
     ):
         try:
             yield name, cell, cell.cell_contents
-        except ValueError:  # not filled yet
+        except ValueError:  # not bound yet
             yield name, cell, ABSENT

@@ -1,7 +1,7 @@
-"""Modules that code finds by a name that it puts together: `import_module("plugins." + name)`.
+"""Modules that code loads by computed names: `import_module("plugins." + name)`.
 
-Which of them a step will load is not known, and to load one just to look at it could do anything. So they count by their
-files: every file that a text in the code may mean.
+Which of them a step will load is unknown, and loading one to inspect it could have side effects. So the source file of
+every module that a string in the code may name is part of the identity.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST = 1000  # files of one package
 
 
 def files_named(text: str, package: str) -> Iterator[tuple[str, str]]:
-    """The modules of the project that a text may mean, with their files: one module, or all in a package (`plugins.`)."""
+    """The project modules that a string may name, with their files: one module, or all in a package (`plugins.`)."""
     found = _NAME.match(text)
     if found is None or not found[0]:
         return
@@ -40,7 +40,7 @@ def files_named(text: str, package: str) -> Iterator[tuple[str, str]]:
 
 
 def _spec(name: str) -> ModuleSpec | None:
-    """The module of that name, or the nearest one around it: the rest may be an attribute. Nothing is loaded."""
+    """The module with that name, or the nearest package (the rest may be attributes). Nothing is loaded."""
     if name.partition(".")[0] in sys.stdlib_module_names:
         return None
     found: ModuleSpec | None = None
@@ -50,12 +50,12 @@ def _spec(name: str) -> ModuleSpec | None:
         try:
             spec = PathFinder.find_spec(".".join(words[:count]), path)
             path = None if spec is None else list(spec.submodule_search_locations or ())
-        except (ImportError, KeyError, ValueError):  # a package in parts, inside one that is not loaded
+        except (ImportError, KeyError, ValueError):  # a namespace package inside a package that is not loaded
             break
         if spec is None:
             break
-        places = [spec.origin] if spec.has_location and spec.origin else [os.path.join(p, "x.py") for p in path or ()]
-        if not any(map(is_project_file, places)):
+        files = [spec.origin] if spec.has_location and spec.origin else [os.path.join(p, "x.py") for p in path or ()]
+        if not any(map(is_project_file, files)):
             return None
         found = spec
         if not path:

@@ -1,4 +1,4 @@
-"""Whether anything that an identity was made of has changed since, told in a few microseconds."""
+"""Detects within microseconds whether anything that an identity was made from has changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _mro_of = operator.attrgetter("__mro__")
 
 
 class Watch:
-    """The objects that were seen, and where. It keeps them alive, so that an address stands for one object."""
+    """The objects that a walk has seen, and where. It keeps them alive, so that their ids stay unique."""
 
     def __init__(self) -> None:
         self._spaces: dict[int, tuple[Mapping[str, Any], dict[str, Any], set[str]]] = {}
@@ -21,7 +21,7 @@ class Watch:
         self._classes: list[type] = []
         self._mros: list[object] = []
         self._equal: dict[Callable[[], object], object] = {}
-        self._counted: list[tuple[Callable[[], Sequence[object]], list[int], Sequence[object]]] = []
+        self._several: list[tuple[Callable[[], Sequence[object]], list[int], Sequence[object]]] = []
 
     def name(self, space: Mapping[str, Any], name: str, seen: object) -> None:
         self._spaces.setdefault(id(space), (space, {}, set()))[1][name] = seen
@@ -30,7 +30,7 @@ class Watch:
         self._spaces.setdefault(id(space), (space, {}, set()))[2].add(name)
 
     def leave_out(self, space: Mapping[str, Any], name: str) -> None:
-        """The name is bound to data, which is looked at on every call."""
+        """Stop watching a name. It is bound to data, which is hashed on every call."""
         _, seen, absent = self._spaces.setdefault(id(space), (space, {}, set()))
         seen.pop(name, None)
         absent.discard(name)
@@ -56,22 +56,22 @@ class Watch:
         self._equal[look] = look()
 
     def several(self, look: Callable[[], Sequence[object]]) -> Sequence[object]:
-        """What the look-up gives now: several objects, the same ones each time."""
+        """Watch a look-up that returns several objects, compared by identity. Returns them."""
         seen = look()
-        self._counted.append((look, list(map(id, seen)), seen))
+        self._several.append((look, list(map(id, seen)), seen))
         return seen
 
     def seal(self) -> None:
-        """Bring what was seen into the form in which it is compared fastest: long lists, compared in C."""
+        """Convert what was seen into the form that is quickest to compare: long lists, compared in C."""
         self._names = []
         for space, seen, _ in self._spaces.values():
             if seen:
-                names = [*seen, next(iter(seen))]  # one name alone would not give a tuple
+                names = [*seen, next(iter(seen))]  # with a single name, `itemgetter` would not return a tuple
                 self._names.append((space, operator.itemgetter(*names), [id(seen[name]) for name in names]))
         self._absences = [(space, absent) for space, _, absent in self._spaces.values() if absent]
 
     def unchanged(self) -> bool:
-        """Whether every look-up still gives what it gave."""
+        """Whether every look-up gives the same result as before."""
         try:
             for space, get, ids in self._names:
                 if list(map(id, get(space))) != ids:
@@ -93,7 +93,7 @@ class Watch:
         for look, seen in self._equal.items():
             if look() != seen:
                 return False
-        for several, ids, _ in self._counted:
-            if list(map(id, several())) != ids:
+        for look_up, ids, _ in self._several:
+            if list(map(id, look_up())) != ids:
                 return False
         return not self._classes or list(map(_mro_of, self._classes)) == self._mros

@@ -1,4 +1,4 @@
-"""How the methods of a class fill attributes: with a client when one is needed first, or with a generator that has no seed."""
+"""Finds the statements by which methods fill attributes: with a client on first use, or with an unseeded generator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 class Filled(NamedTuple):
     """A statement `self.name = value` in a method.
 
-    `looks`: the method looks first whether there is one; `absent`: by asking whether there is an attribute of the name at all.
+    `looks`: the method checks first whether there is a value; `absent`: whether there is such an attribute at all.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Filled(NamedTuple):
 
 @once_per_type
 def filled(kind: type) -> tuple[Filled, ...]:
-    """The statements by which the methods of a project's class fill attributes, those of its bases included."""
+    """The statements by which the methods of a class and its bases fill attributes, as far as they are the project's."""
     found: list[Filled] = []
     for base in kind.__mro__:
         if is_project_module(module_of(base)):
@@ -46,16 +46,16 @@ def filled(kind: type) -> tuple[Filled, ...]:
 
 @once_per_type
 def made_when_needed(kind: type) -> dict[str, bool]:
-    """The attributes that a method fills when it does not find them, and nobody else; whether they are absent before."""
-    found, given = dict[str, bool](), set[str]()
+    """The attributes that are filled on first use and in no other way; whether they are absent until then."""
+    found, filled_otherwise = dict[str, bool](), set[str]()
     for each in filled(kind):
         if each.looks and each.method != "__init__":
             found[each.name] = each.absent
         elif not (isinstance(each.value, ast.Constant) and each.value.value is None):
-            given.add(each.name)
+            filled_otherwise.add(each.name)
     fields: Any = getattr(kind, "__dataclass_fields__", {})
-    given.update(name for name in found if name in fields and fields[name].init)
-    return {name: absent for name, absent in found.items() if name not in given}
+    filled_otherwise.update(name for name in found if name in fields and fields[name].init)
+    return {name: absent for name, absent in found.items() if name not in filled_otherwise}
 
 
 def _in_method(function: FunctionType) -> Iterator[Filled]:

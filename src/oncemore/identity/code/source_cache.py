@@ -1,8 +1,8 @@
-"""What was made of a source text, kept for later processes in the user's cache folder: it need not be made again.
+"""A cache of what was computed from source files, in the user's cache folder, for later processes.
 
-It follows from the text, from Python and from our own code alone, and is kept under a digest of all three: it can be
-missing, but never out of date. It is signed as entries are. What cannot be read, verified or written is as good as not
-there, so nothing is locked, and nothing has to be whole.
+A cached value depends on the source, on Python and on our own code alone, and its key is a digest of all three. So it may
+be missing, but is never out of date. It is signed as entries are. Whatever cannot be read, verified or written is treated
+as missing, so there are no locks and no atomic writes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ...codec import seal, unseal
 from ...errors import IntegrityError, UsageError
 from ...secret import secret
 
-_SLOTS = 1 << 14  # so many files at most; two that share one replace each other
+_SLOTS = 1 << 14  # the largest number of files; values that share a file replace each other
 _LARGEST = 1 << 20
 
 
-def kept(slot: bytes, key: str, make: Callable[[], Any]) -> Any:
-    """What is kept under the key, or else what `make` gives: plain values. Some digest chooses the file."""
+def cached(slot: bytes, key: str, make: Callable[[], Any]) -> Any:
+    """The value cached under the key, or else the result of `make`: plain data. The digest `slot` selects the file."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if not os.path.isabs(base):
         return make()

@@ -1,7 +1,7 @@
-"""The statement that binds a global: what stands for a client, an engine or a connection, which have no content to go by.
+"""The statement that binds a global. It identifies clients, engines and connections, which have no comparable content.
 
-A file that was edited after its module was loaded says nothing about what is loaded, so it gives no statement. Of when a
-module was loaded, `note` tells; without it, the file counts as it is when one of its globals is looked up first.
+A file that is edited after its module was loaded no longer describes what is loaded. So a file is read once: when the first
+step in it is decorated, which happens while it is being loaded, or else at the first look-up of one of its globals.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import copy
 import functools
+import inspect
 import linecache
 import os
 import re
@@ -16,32 +17,33 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import resolve_name
+from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
 
 from ..display import is_secret
 from .syntax import UNREADABLE, digest_of_tree, hashed, read_source, steadily
 
 _LONGEST = 200
-_FAR = 20  # imports of imports that are followed
-# Constructors that draw their seed from the system if they are given none.
+_MOST_IMPORTS = 20  # imports of imports that are followed
+# Constructors that draw a seed from the system unless they are given one.
 GENERATORS = frozenset(
     ["Random", "RandomState", "default_rng", "SeedSequence", "MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"]
 )
-_KEY = re.compile(  # the beginnings of well-known keys; a long word of letters and digits
+_KEY = re.compile(  # well-known prefixes of API keys, or a long word with both letters and digits
     r"\b(sk|pk|rk|hf|ghp|gho|ghs|github_pat|glpat|xox[abeprs])[-_][\w-]{8,}|\b(AKIA|ASIA|AIza|ya29|eyJ)[\w.-]{8,}|-----BEGIN "
     r"|(?<![A-Za-z\d+=])(?=[A-Za-z+=]*\d)(?=[\d+=]*[A-Za-z])[A-Za-z\d+=]{16,}"
 )
 _IN_URL = re.compile(r"(://[^/\s:@]*:)([^/\s@]+)(?=@)")
 _SETTING = re.compile(r"(?P<name>\w+)(?P<sign>\s*[=:]\s*)(?!//)(?P<value>[^&;,\s]+)")
 _BEARER = re.compile(r"\b(Bearer|Basic|Token)(\s+)(\S+)", re.IGNORECASE)
-_SIGNING_IN = re.compile(r"auth|login|credential|passw|secret|token|api_?key", re.IGNORECASE)
+_AUTH_CALL = re.compile(r"auth|login|credential|passw|secret|token|api_?key", re.IGNORECASE)
 
 
 class Statement(NamedTuple):
-    """What binds a global.
+    """All statements that may have bound a global.
 
-    `text` is for people, without secrets. `unseeded` says that it makes a random generator without a seed. `names` are the
-    globals that it reads. `when_needed`: it stands in a function that looks first whether there is a value already.
+    `text` is for people and has no secrets. `unseeded`: it creates a random generator without a seed. `names` are the
+    globals it reads. `when_needed`: it is inside a function that first checks for an existing value.
     """
 
     digest: bytes
@@ -53,7 +55,7 @@ class Statement(NamedTuple):
 
 
 class _Binding(NamedTuple):
-    """A statement that may have given a name its value; `seeds` are the names that generators in it are seeded with."""
+    """One statement that may have bound a name. `seeds` has the names that seed each generator in it (see `unseeded_by`)."""
 
     digest: bytes
     text: str
@@ -65,40 +67,49 @@ class _Binding(NamedTuple):
 
 @dataclass(frozen=True)
 class _Imported:
-    """The name is bound by `from module import name`, which may be `*`."""
+    """The origin of a name bound by `from module import name`; the name may be `*`."""
 
     module: str
     level: int
     name: str
 
 
-class _Binder(NamedTuple):
-    """Where a name is bound: `kind` and `parts` are what counts, `text` has `{}` for each part that is shown."""
+class _RawBinding(NamedTuple):
+    """A statement that binds a name, as syntax. `kind` and `parts` identify it; `text` has a `{}` for each part."""
 
     line: int
     kind: str
     parts: Sequence[ast.AST]
     text: str
-    heads: Sequence[ast.expr] = ()  # the conditions that it stands under
+    heads: Sequence[ast.expr] = ()  # the conditions, iterables and match subjects around it
     imported: _Imported | None = None
     when_needed: bool = False
 
 
 _Signature: TypeAlias = tuple[int, int, int]
-_texts: dict[str, tuple[_Signature, bytes | None]] = {}  # by file: its state when it was noted, and its text once read
+_texts: dict[str, tuple[_Signature, bytes | None]] = {}  # by file: its state when it was read, and its text
+
+
+def note_if_loading() -> None:
+    """If the body of a module or class makes a step, read the module's file: it is being loaded."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "oncemore":
+        frame = frame.f_back
+    if frame is not None and not frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # not the body of a function
+        note(frame.f_globals)
 
 
 def note(space: Mapping[str, Any]) -> None:
-    """Take a module's file, as it is now, for what is loaded: call it while the module is being loaded."""
+    """Read a module's file, unless it was read before and has not changed since."""
     path = space.get("__file__")
     now = _signature(path)
     if isinstance(path, str) and now is not None and _texts.get(path, (None, None))[0] != now:
-        _texts[path] = now, None
+        _texts[path] = now, read_source(path, dict(space))
 
 
 def binding(space: Mapping[str, Any], name: str) -> Statement | None:
-    """The statement that binds a global of a module, or an attribute of one of its classes (`Config.client`), if there is one."""
-    for _ in range(_FAR):
+    """The statement that binds a global (`client`), or an attribute of a class (`Config.client`), if there is one."""
+    for _ in range(_MOST_IMPORTS):
         found: list[_Binding] | _Imported | None = None
         for text in _sources(space):
             found = _bindings(text, name)
@@ -115,7 +126,7 @@ def binding(space: Mapping[str, Any], name: str) -> Statement | None:
 
 
 def assigns(space: Mapping[str, Any], target: str) -> bool:
-    """Whether a statement anywhere in a module gives a value to an attribute like `np.limit`, or takes it away."""
+    """Whether any statement in a module assigns or deletes an attribute such as `np.limit`."""
     pattern = rb"(?m)(?:^|[;:])[ \t]*(del[ ]+)?%b[ \t]*(?(1)$|[^\s\w=.\[(]{0,2}=(?!=))" % re.escape(target.encode())
     return any(re.search(pattern, text) for text in _sources(space) if target.encode() in text)
 
@@ -131,11 +142,11 @@ def _statement(found: list[_Binding], space: Mapping[str, Any]) -> Statement:
     )
 
 
-# --- the text of a module -------------------------------------------------------------------------------------------
+# --- the source of a module -----------------------------------------------------------------------------------------
 
 
 def _sources(space: Mapping[str, Any]) -> Iterator[bytes]:
-    """The texts that fill a namespace: those of a notebook's cells, the newest first, or that of a module's file."""
+    """The sources of a namespace: a module's file, or the cells of a notebook, newest first."""
     path, cells = space.get("__file__"), space.get("In")
     if isinstance(path, str):
         text = _text(path, space)
@@ -143,7 +154,7 @@ def _sources(space: Mapping[str, Any]) -> Iterator[bytes]:
             yield text
     elif isinstance(cells, list):  # IPython's
         yield from (cell.encode() for cell in reversed(cells) if isinstance(cell, str))
-    elif space.get("__name__") == "__main__":  # what the interactive Python was given
+    elif space.get("__name__") == "__main__":  # input to interactive Python
         names = [name for name, entry in linecache.cache.items() if len(entry) > 1 and entry[1] is None]
         yield from ("".join(linecache.getlines(name)).encode() for name in reversed(names))
 
@@ -157,15 +168,9 @@ def _signature(path: object) -> _Signature | None:
 
 
 def _text(path: str, space: Mapping[str, Any]) -> bytes | None:
-    noted, text = _texts.get(path, (None, None))
-    if text is None:
-        now = _signature(path)
-        if noted is not None and noted != now:
-            return None
-        text = read_source(path, dict(space))
-        if now is not None:
-            _texts[path] = now, text
-    return text
+    if path not in _texts:
+        note(space)
+    return _texts[path][1] if path in _texts else read_source(path, dict(space))  # the latter in a zip file
 
 
 def _module(wanted: _Imported, space: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -177,7 +182,7 @@ def _module(wanted: _Imported, space: Mapping[str, Any]) -> dict[str, Any] | Non
     return getattr(sys.modules.get(name), "__dict__", None)
 
 
-# --- which statements -----------------------------------------------------------------------------------------------
+# --- finding the statements -----------------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=4)
@@ -190,17 +195,17 @@ def _parsed(text: bytes) -> ast.Module | None:
 
 @functools.lru_cache(maxsize=5000)
 def _bindings(text: bytes, name: str) -> list[_Binding] | _Imported | None:
-    """The statements that may have given the name its value, in the order in which they stand; None if there are none."""
+    """The statements that may have bound the name, in source order; None if there are none."""
     tree = _parsed(text)
     *classes, last = name.split(".")
     body = [] if tree is None else tree.body
     for each in classes:
         inside = [node.body for node in body if isinstance(node, ast.ClassDef) and node.name == each]
-        if not inside and tree is not None and each == classes[0]:  # the class itself may come from elsewhere
-            found, _ = _binders(body, each)
+        if not inside and tree is not None and each == classes[0]:  # the class itself may be imported
+            found, _ = _in_body(body, each)
             return found[0].imported if found else None
         body = inside[-1] if inside else []
-    found, _ = _binders(body, last)
+    found, _ = _in_body(body, last)
     if tree is not None and not classes and b"global" in text:
         found += [each for node in ast.walk(tree) for each in _in_function(node, last)]
     imported = next((each.imported for each in found if each.imported), None)
@@ -210,19 +215,19 @@ def _bindings(text: bytes, name: str) -> list[_Binding] | _Imported | None:
     return [_described(each, last) for each in found] or None
 
 
-def _in_function(node: ast.AST, name: str) -> list[_Binder]:
-    """A function that says `global` binds the name whenever it is called."""
+def _in_function(node: ast.AST, name: str) -> list[_RawBinding]:
+    """The statements in a function that bind the name, if the function declares it `global`."""
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return []
     declared = any(isinstance(each, ast.Global) and name in each.names for each in node.body)
     tests = [each.test for each in ast.walk(node) if isinstance(each, (ast.If, ast.IfExp, ast.While))]
     looks = any(isinstance(each, ast.Name) and each.id == name for test in tests for each in ast.walk(test))
-    return [each._replace(when_needed=looks) for each in _binders(node.body, name)[0]] if declared else []
+    return [each._replace(when_needed=looks) for each in _in_body(node.body, name)[0]] if declared else []
 
 
-def _binders(body: Sequence[ast.stmt], name: str) -> tuple[list[_Binder], bool]:
-    """The statements in a body that may have given the name its value, last first, and whether one of them surely did."""
-    found: list[_Binder] = []
+def _in_body(body: Sequence[ast.stmt], name: str) -> tuple[list[_RawBinding], bool]:
+    """The statements in a body that may have bound the name, last first, and whether one of them certainly did."""
+    found: list[_RawBinding] = []
     for node in reversed(body):
         here, surely = _in_statement(node, name)
         found += here
@@ -231,15 +236,15 @@ def _binders(body: Sequence[ast.stmt], name: str) -> tuple[list[_Binder], bool]:
     return found, False
 
 
-def _in_statement(node: Any, name: str) -> tuple[list[_Binder], bool]:
+def _in_statement(node: Any, name: str) -> tuple[list[_RawBinding], bool]:
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [], node.name == name
     if isinstance(node, (ast.With, ast.AsyncWith)):
-        found, surely = _binders(node.body, name)
+        found, surely = _in_body(node.body, name)
         for item in () if surely else node.items:
             if item.optional_vars is not None and _position(item.optional_vars, name) is not None:
                 kind = f"with {_shape(item.optional_vars, name)}"
-                return [*found, _Binder(node.lineno, kind, [item.context_expr], f"with {{}} as {name}")], True
+                return [*found, _RawBinding(node.lineno, kind, [item.context_expr], f"with {{}} as {name}")], True
         return found, surely
     branches = [getattr(node, field, ()) for field in ("body", "orelse", "finalbody")]
     branches += [each.body for each in (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))]
@@ -248,49 +253,51 @@ def _in_statement(node: Any, name: str) -> tuple[list[_Binder], bool]:
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         return _in_import(node, name)
     found, surely = _in_assignment(node, name)
-    if not surely:
-        for each in _evaluated(node):
-            if isinstance(each, ast.NamedExpr) and each.target.id == name:
-                found.append(_Binder(each.lineno, ":=", [each.value], f"{name} := {{}}"))
-    return found, surely
+    return (found if surely else [*found, *_in_expressions([node], name)]), surely
 
 
-def _in_branches(node: Any, branches: list[Any], name: str) -> tuple[list[_Binder], bool]:
-    found: list[_Binder] = []
+def _in_branches(node: Any, branches: list[Any], name: str) -> tuple[list[_RawBinding], bool]:
+    found: list[_RawBinding] = []
     sure: list[bool] = []
     for branch in branches:
-        here, surely = _binders(branch, name)
+        here, surely = _in_body(branch, name)
         found += here
         sure.append(surely)
     heads = [head for field in ("test", "iter", "subject") if (head := getattr(node, field, None)) is not None]
     if isinstance(node, (ast.For, ast.AsyncFor)) and _position(node.target, name) is not None:
         kind = f"for {_shape(node.target, name)}"
-        found.append(_Binder(node.lineno, kind, [node.iter], f"for {name} in {{}}"))
-    for each in (each for head in heads for each in _evaluated(head)):
-        if isinstance(each, ast.NamedExpr) and each.target.id == name:
-            found.append(_Binder(each.lineno, ":=", [each.value], f"{name} := {{}}"))
+        found.append(_RawBinding(node.lineno, kind, [node.iter], f"for {name} in {{}}"))
+    found += _in_expressions(heads, name)
     found = [each._replace(heads=[*heads, *each.heads]) for each in found]
     return found, isinstance(node, ast.If) and all(sure[:2])
 
 
-def _in_import(node: ast.Import | ast.ImportFrom, name: str) -> tuple[list[_Binder], bool]:
+def _in_expressions(nodes: Sequence[ast.AST], name: str) -> list[_RawBinding]:
+    """Assignment expressions: `name := value`."""
+    walruses = [each for node in nodes for each in _evaluated(node) if isinstance(each, ast.NamedExpr)]
+    return [
+        _RawBinding(each.lineno, ":=", [each.value], f"{name} := {{}}") for each in walruses if each.target.id == name
+    ]
+
+
+def _in_import(node: ast.Import | ast.ImportFrom, name: str) -> tuple[list[_RawBinding], bool]:
     for each in node.names:
         if (each.asname or each.name.partition(".")[0]) == name:
             origin = _Imported(node.module or "", node.level, each.name) if isinstance(node, ast.ImportFrom) else None
-            return [_Binder(node.lineno, "import", [node], "{}", imported=origin)], True
+            return [_RawBinding(node.lineno, "import", [node], "{}", imported=origin)], True
         if each.name == "*" and isinstance(node, ast.ImportFrom):
             origin = _Imported(node.module or "", node.level, "*")
-            return [_Binder(node.lineno, "import", [node], "{}", imported=origin)], False
+            return [_RawBinding(node.lineno, "import", [node], "{}", imported=origin)], False
     return [], False
 
 
-def _in_assignment(node: Any, name: str) -> tuple[list[_Binder], bool]:
-    """An assignment to the name, or to a part of what it holds; or a call of a part's method: `session.headers.update(...)`."""
+def _in_assignment(node: Any, name: str) -> tuple[list[_RawBinding], bool]:
+    """An assignment to the name or to a part of its value, or a method call on a part: `session.headers.update(...)`."""
     if isinstance(node, ast.AugAssign) and _root(node.target) == name:
         sign = ast.unparse(ast.AugAssign(ast.Name("_"), node.op, ast.Name("_"))).split()[1]
-        return [_Binder(node.lineno, sign, [node.target, node.value], f"{{}} {sign} {{}}")], False
+        return [_RawBinding(node.lineno, sign, [node.target, node.value], f"{{}} {sign} {{}}")], False
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    found: list[_Binder] = []
+    found: list[_RawBinding] = []
     given: ast.expr | None = getattr(node, "value", None)
     for target in targets:
         if given is None:  # a bare annotation
@@ -298,13 +305,13 @@ def _in_assignment(node: Any, name: str) -> tuple[list[_Binder], bool]:
         position = _position(target, name)
         if position is not None:
             rest, value = _picked(target, given, position)
-            return [_Binder(node.lineno, f"= {_shape(rest, name)}", [value], f"{name} = {{}}")], True
+            return [_RawBinding(node.lineno, f"= {_shape(rest, name)}", [value], f"{name} = {{}}")], True
         if isinstance(target, (ast.Attribute, ast.Subscript)) and _root(target) == name:
-            found.append(_Binder(node.lineno, "part", [target, given], "{} = {}"))
+            found.append(_RawBinding(node.lineno, "part", [target, given], "{} = {}"))
     call = node.value if isinstance(node, ast.Expr) else None
     part = call.func.value if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) else None
     if call is not None and isinstance(part, (ast.Attribute, ast.Subscript)) and _root(part) == name:
-        found.append(_Binder(node.lineno, "call", [call], "{}"))
+        found.append(_RawBinding(node.lineno, "call", [call], "{}"))
     return found, False
 
 
@@ -315,7 +322,7 @@ def _root(node: ast.AST) -> str | None:
 
 
 def _position(target: ast.AST, name: str) -> list[int] | None:
-    """Where the name stands in a target, which may be a tuple of targets; None if it is not there."""
+    """The indices that lead to the name in a target, which may be nested tuples; None if it is not there."""
     if isinstance(target, ast.Name):
         return [] if target.id == name else None
     if isinstance(target, ast.Starred):
@@ -328,7 +335,7 @@ def _position(target: ast.AST, name: str) -> list[int] | None:
 
 
 def _shape(target: ast.AST, name: str) -> str:
-    """Which of several values goes to the name: `(_ x *_)`."""
+    """The shape of a target, with `x` for the name: `(_ x *_)`."""
     if isinstance(target, (ast.Tuple, ast.List)):
         return f"({' '.join(_shape(each, name) for each in target.elts)})"
     if isinstance(target, ast.Starred):
@@ -337,7 +344,7 @@ def _shape(target: ast.AST, name: str) -> str:
 
 
 def _picked(target: ast.AST, value: ast.expr, position: list[int]) -> tuple[ast.AST, ast.expr]:
-    """The very target and expression that meet in `a, b = x(), y()`, as far as that can be said."""
+    """Narrow `a, b = x(), y()` down to the target and expression of one position, as far as they match up."""
     for at in position:
         if not isinstance(target, (ast.Tuple, ast.List)) or not isinstance(value, (ast.Tuple, ast.List)):
             break
@@ -349,7 +356,7 @@ def _picked(target: ast.AST, value: ast.expr, position: list[int]) -> tuple[ast.
 
 
 def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that are evaluated together with this one: not so the bodies of lambdas."""
+    """The nodes evaluated with this one, which excludes the bodies of lambdas."""
     pending = [node]
     while pending:
         each = pending.pop()
@@ -357,10 +364,10 @@ def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
         pending.extend(() if isinstance(each, ast.Lambda) else ast.iter_child_nodes(each))
 
 
-# --- what is said of them -------------------------------------------------------------------------------------------
+# --- describing a statement -----------------------------------------------------------------------------------------
 
 
-def _described(found: _Binder, name: str) -> _Binding:
+def _described(found: _RawBinding, name: str) -> _Binding:
     trees = [*found.parts, *found.heads]
     digest = hashed(found.kind, b"%d" % len(found.heads), *[digest_of_tree(each)[0] for each in trees])
     nodes = [each for tree in trees for each in ast.walk(tree)]
@@ -380,16 +387,19 @@ def _described(found: _Binder, name: str) -> _Binding:
 
 
 def makes_generator(node: ast.AST) -> bool:
-    """Whether this makes a random generator."""
+    """Whether this is a call that creates a random generator."""
     if not isinstance(node, ast.Call):
         return False
     called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
-    # torch's, made without a seed, has a fixed one
+    # `torch.Generator()` has a fixed seed
     return called in GENERATORS or (called == "Generator" and bool(node.args or node.keywords))
 
 
 def unseeded_by(node: ast.AST) -> frozenset[str] | None:
-    """The names that seed a new random generator: it is unseeded if they are None. None if it is seeded, or no such thing."""
+    """If this creates a random generator that may be unseeded: the names in its seed, all of which are None if it is.
+
+    None if it is seeded, or does not create a generator.
+    """
     if not isinstance(node, ast.Call) or not makes_generator(node):
         return None
     given = [*node.args, *(keyword.value for keyword in node.keywords)]
@@ -405,7 +415,7 @@ def unseeded_by(node: ast.AST) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def _shown(found: _Binder, name: str) -> str:
+def _shown(found: _RawBinding, name: str) -> str:
     try:
         named = [_last_name(each) for each in found.parts[:-1]]
         masking = _Masking(is_secret(name) or any(map(is_secret, named)))
@@ -424,7 +434,7 @@ def _last_name(target: ast.AST) -> str:
 
 
 class _Masking(ast.NodeTransformer):
-    """Puts digests in the place of texts that are, or may be, secrets."""
+    """Replaces strings that are, or may be, secrets by digests."""
 
     def __init__(self, secret: bool) -> None:
         self._secret = secret
@@ -450,7 +460,7 @@ class _Masking(ast.NodeTransformer):
         return self._joined(node)
 
     def _joined(self, node: ast.AST) -> ast.AST:
-        """A text in pieces may hold a secret that none of them shows."""
+        """A string built from pieces may hold a secret that no single piece reveals."""
         text = "".join(_pieces(node))
         if text and (self._secret or _without_secrets(text) != text):
             return ast.Name(_digest(ast.dump(node)))
@@ -458,7 +468,7 @@ class _Masking(ast.NodeTransformer):
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         node.value = self.visit(node.value)
-        return node  # `os.environ["API_KEY"]`: the name of a secret is none
+        return node  # in `os.environ["API_KEY"]`, the index is only the name of a secret
 
     def visit_keyword(self, node: ast.keyword) -> ast.AST:
         node.value = self._inside(node.value, is_secret(node.arg or ""))
@@ -471,22 +481,18 @@ class _Masking(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if _named_environment(node.func):
+        if any(each in ast.unparse(node.func) for each in ("environ", "getenv")):
             secret = bool(node.args) and is_secret(ast.unparse(node.args[0]))
             node.args[1:] = [self._inside(each, secret) for each in node.args[1:]]
             return node
         node.func = self.visit(node.func)
-        secret = _SIGNING_IN.search(called) is not None
+        secret = _AUTH_CALL.search(called) is not None
         for at, each in enumerate(node.args):
             node.args[at] = self._inside(each, secret)
             secret = secret or (isinstance(each, ast.Constant) and is_secret(str(each.value)))  # `set("token", ...)`
         for keyword in node.keywords:
             self.visit_keyword(keyword)
         return node
-
-
-def _named_environment(function: ast.AST) -> bool:
-    return any(each in ast.unparse(function) for each in ("environ", "getenv"))
 
 
 def _pieces(node: ast.AST) -> Iterator[str]:
@@ -507,7 +513,7 @@ def _digest(text: str) -> str:
 
 
 def _without_secrets(text: str) -> str:
-    """The text with digests for the secrets in it; nothing but a digest if it looks like a key as a whole."""
+    """The text with its secrets replaced by digests; only a digest if anything in it still looks like a key."""
 
     def hide(found: re.Match[str]) -> str:
         secret = is_secret(found["name"])

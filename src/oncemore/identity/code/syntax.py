@@ -1,11 +1,11 @@
-"""The source of a function, if it is what is loaded, in a form that only behaviour changes.
+"""The identity of a function's own source, in a normalised form that changes only with behaviour.
 
-A file may have been edited since its module was imported. So the file is compiled again, and only where that gives
-the very code that is running does its syntax tree speak for the function. Otherwise the code object does.
+A file may have been edited since its module was imported. So the file is compiled again, and a function is identified by
+its syntax tree only if that compiles to the very code that is running; otherwise by its code object.
 
-Comments, layout, docstrings, annotations and the version of Python leave no trace in the form of a tree. A text is
-parsed, compiled and walked in one go, and the tree is dropped: it takes more memory than all else here. What stays is
-a listing of the text's functions, which is kept for later processes, too.
+Comments, layout, docstrings, annotations and the version of Python do not affect the digest of a tree. A file is parsed,
+compiled and walked in one go, and the tree is dropped, because it takes a lot of memory. What remains is a listing of the
+file's functions, which is also cached for later processes.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from blake3 import blake3
 
 from .bytecode_reads import CONSTANTS, Import, all_codes, instructions, reads
-from .source_cache import kept
+from .source_cache import cached
 
-EDITION = 3  # of what a listing says, and how `key_of` says it: listings of another edition don't count
+EDITION = 3  # of the format of listings and of `key_of`: listings of other editions are ignored
 _MAKER = f"{EDITION} {sys.implementation.name} {sys.version} {sys.flags.optimize}"
 _FUTURES: int = functools.reduce(
     operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 )
 UNREADABLE = (SyntaxError, ValueError, RecursionError)  # ValueError: a NUL byte, a constant that no compiler makes
 
-# A function: its first and last line, decorators included, and what `_digest_of_function` says of it; plain values, to be kept.
+# A function: its first and last line, decorators included, and the result of `_digest_of_function`. Plain data, for the cache.
 _Listed: TypeAlias = tuple[int, int, bytes, frozenset[str], tuple[tuple[str, int, str | None, bool], ...]]
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _Nodes: TypeAlias = dict[tuple[str, int], tuple[_Function, int, int]]
@@ -45,9 +45,9 @@ T = TypeVar("T")
 
 
 class Own(NamedTuple):
-    """What a function is by itself.
+    """The identity of one function's own code.
 
-    `names` are the names that stand in its tree, None without source: then nobody knows which of them are annotations.
+    `names` are the names in its tree; None without source, because bytecode also has the names in annotations.
     """
 
     line: int
@@ -59,32 +59,32 @@ class Own(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Its lines, decorators included."""
+        """Its source, decorators included."""
         return _lines_of(self.source, self.line, self.last)
 
 
 class Listing(NamedTuple):
-    """Functions by what they compile to (`key_of`), and for display the lines of classes by their qualified names."""
+    """The functions of a file by what they compile to (`key_of`), and for display the lines of its classes by name."""
 
     functions: dict[bytes, list[_Listed]]
     classes: dict[str, tuple[int, int]]
 
     def find(self, code: CodeType) -> _Listed | None:
-        """The function that compiles to exactly this code; of several, any would do, and the nearest is shown."""
+        """The function that compiles to exactly this code. Of several, which are all alike, the nearest."""
         found = self.functions.get(key_of(code), ())
         return min(found, key=lambda each: abs(each[0] - code.co_firstlineno), default=None)
 
 
 _owns: dict[tuple[str, CodeType], Own] = {}
-_files: dict[str, tuple[bytes, Listing]] = {}  # the texts that functions were found in
+_files: dict[str, tuple[bytes, Listing]] = {}  # by path: the source that functions were found in
 
 
 def own(code: CodeType, namespace: dict[str, Any]) -> Own:
-    """The function's own identity: its tree, or else its code object."""
-    key = (code.co_filename, code)  # equal code at the same place: names, constants and lines agree
+    """The function's own identity: from its tree, or else from its code object."""
+    key = (code.co_filename, code)  # code objects are equal only if names, constants and lines agree
     known = _owns.get(key)
     if known is None:
-        if len(_owns) > 20_000:  # programs that make code as they go
+        if len(_owns) > 20_000:  # the program keeps making code
             _owns.clear()
             _files.clear()
         known = _owns[key] = _from_source(code, namespace) or Own(
@@ -94,7 +94,7 @@ def own(code: CodeType, namespace: dict[str, Any]) -> Own:
 
 
 def _from_source(code: CodeType, namespace: dict[str, Any]) -> Own | None:
-    """The function in the text of its file as it was read before, or as it is now."""
+    """The function in its file as read before, or else in the file as it is now."""
     before, _ = _files.get(code.co_filename, (None, None))
     found = None if before is None else _find(code, before)
     if found is None:
@@ -118,7 +118,7 @@ def _find(code: CodeType, text: bytes) -> Own | None:
 
 
 def class_text(name: str, path: str, namespace: dict[str, Any]) -> tuple[int, str]:
-    """Where a class stands in a file, and its text. For display only: it may not be what is loaded."""
+    """The first line of a class and its source. For display only: the file may have been edited since it was loaded."""
     try:
         if path not in _files:
             text = read_source(path, namespace) or b""
@@ -131,9 +131,9 @@ def class_text(name: str, path: str, namespace: dict[str, Any]) -> tuple[int, st
 
 
 def read_source(path: str, namespace: dict[str, Any]) -> bytes | None:
-    """The text behind a code object's file name, as it is now."""
+    """The present source behind a code object's file name."""
     for candidate in (path, namespace.get("__file__")):
-        # A relative name stops leading to its file when the program changes its folder; the module knows better.
+        # A relative path is wrong once the program changes its working directory; the module's `__file__` may help.
         if isinstance(candidate, str) and os.path.basename(candidate) == os.path.basename(path):
             try:
                 with open(candidate, "rb") as file:
@@ -154,19 +154,19 @@ def _lines_of(source: bytes, first: int, last: int) -> str:
     return "".join(_split(source)[first - 1 : last])
 
 
-# --- the functions of a text ----------------------------------------------------------------------------------------
+# --- the functions of a file ----------------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=500)
 def _listing(text: bytes, path: str, futures: int, lambdas: bool) -> Listing:
-    """The listing of a text: the one that was kept, or a new one."""
+    """The listing of a source text: a cached one, or a new one."""
     how = f"{_MAKER} {futures} {lambdas}"
     key = f"listing/{hashed(how, text).hex()}"
-    return Listing(*kept(hashed(how, path), key, lambda: tuple(make_listing(text, path, futures, lambdas))))
+    return Listing(*cached(hashed(how, path), key, lambda: tuple(make_listing(text, path, futures, lambdas))))
 
 
 def make_listing(text: bytes, path: str, futures: int, lambdas: bool) -> Listing:
-    """List a text's `def`s, or its lambdas: they need a compilation of their own, and are seldom asked for."""
+    """List the `def`s of a source text, or its lambdas, which need a compilation of their own and are rarely needed."""
     tree = steadily(lambda: ast.parse(text, path))
     nodes = _lambdas(tree, 1 + text.count(b"\n")) if lambdas else _defs(tree)
     flags = futures | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as in a notebook
@@ -180,7 +180,7 @@ def make_listing(text: bytes, path: str, futures: int, lambdas: bool) -> Listing
 
 
 def steadily(build: Callable[[], T]) -> T:
-    """Python 3.11 raises SystemError now and then when threads make syntax trees at the same time (its issue 106905)."""
+    """Retry: Python 3.11 may raise SystemError when threads make syntax trees at the same time (CPython issue 106905)."""
     for _ in range(20):
         with contextlib.suppress(SystemError):
             return build()
@@ -188,7 +188,7 @@ def steadily(build: Callable[[], T]) -> T:
 
 
 def _defs(tree: ast.Module) -> _Nodes:
-    """All `def`s, by the names and lines that their code will have. No look into expressions, which hold none."""
+    """All `def`s, by the names and lines of their code. Expressions hold none, so they are skipped."""
     found: _Nodes = {}
     stack: list[ast.AST] = [tree]
     while stack:
@@ -203,9 +203,9 @@ def _defs(tree: ast.Module) -> _Nodes:
 
 
 def _lambdas(tree: ast.Module, line: int) -> _Nodes:
-    """All lambdas. Several may stand on one line, so each is moved to lines of its own beyond the last.
+    """All lambdas. There may be several on one line, so each is moved to lines of its own beyond the last.
 
-    It is moved as a whole: what the compiler makes of it depends on which parts of it are on one line.
+    It is moved as a whole, because its bytecode depends on which of its parts are on one line.
     """
     found: _Nodes = {}
     lambdas = [(node, *_span(node)) for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
@@ -222,14 +222,14 @@ def _lambdas(tree: ast.Module, line: int) -> _Nodes:
 
 
 def _classes(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    for node in reversed(body):  # of two with one name, the first counts
+    for node in reversed(body):  # of two with one name, the first is used
         if isinstance(node, ast.ClassDef):
             yield from _classes(node.body, f"{prefix}{node.name}.")
             yield prefix + node.name, _span(node)
 
 
 def _span(node: _Function | ast.ClassDef) -> tuple[int, int]:
-    """The first line as the compiler sees it, that of the first decorator, and the last."""
+    """The first line, which for the compiler is that of the first decorator, and the last."""
     decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
     first = decorators[0].lineno if decorators else node.lineno
     return first, node.end_lineno or first
@@ -237,7 +237,7 @@ def _span(node: _Function | ast.ClassDef) -> tuple[int, int]:
 
 # --- one function's tree ------------------------------------------------------------------------------------------------
 
-# What says nothing about behaviour, or says again what the place in the tree already says.
+# Fields that do not affect behaviour, or repeat what the position in the tree implies.
 _SKIPPED = frozenset(["annotation", "ctx", "kind", "returns", "simple", "type_comment", "type_params"])
 _STATEMENTS = frozenset(["body", "orelse", "finalbody"])
 _HOLD_STATEMENTS = _STATEMENTS | {"handlers", "cases"}
@@ -248,8 +248,8 @@ def _digest_of_function(
 ) -> tuple[bytes, frozenset[str], tuple[tuple[str, int, str | None, bool], ...]]:
     """The digest of a function's own tree, the names in it, and the imports in it (see `Import`).
 
-    A function's name, decorators and defaults are not in its tree: callers see what the name is bound to, and what is
-    bound there carries the decorators' and the defaults' effects.
+    The function's name, decorators and defaults are left out: callers use what the name is bound to, and that object is
+    described with the effects of decorators and defaults.
     """
     root: Any = copy.copy(function)
     parameters: Any = copy.copy(function.args)
@@ -261,11 +261,11 @@ def _digest_of_function(
 def digest_of_tree(root: ast.AST) -> tuple[bytes, frozenset[str], tuple[tuple[str, int, str | None, bool], ...]]:
     """The digest of a tree, the names in it, and the imports in it (see `Import`).
 
-    The tree is written down node by node, `(Kind field... )`, with a stack of its own: a long chain of `elif` or `+` is
-    deeper than the interpreter's.
+    The tree is serialised node by node as `(Kind field... )`, with an explicit stack: a long chain of `elif` or `+` is too
+    deep for recursion.
     """
     out, names, imports = list[str](), set[str](), list[tuple[str, int, str | None, str]]()
-    bare = set[str]()  # names used otherwise than in `name.attribute`
+    bare = set[str]()  # names used other than as `name.attribute`
     checks = False
     stack: list[Any] = [root]
     while stack:
@@ -310,25 +310,25 @@ def digest_of_tree(root: ast.AST) -> tuple[bytes, frozenset[str], tuple[tuple[st
                 stack.append(_item(value))
                 stack.append(one)
     found = tuple([(module, level, name, bound in bare) for module, level, name, bound in imports])
-    # With `python -O`, there are no assertions, and `__debug__` is false.
+    # With `python -O`, assertions are skipped and `__debug__` is false.
     optimized = ["-O"] if sys.flags.optimize and (checks or "__debug__" in names) else []
     return hashed("tree", "".join(out), *optimized), frozenset(names), found
 
 
 @functools.cache
 def _plan(kind: type[ast.AST]) -> tuple[str, list[tuple[str, str, str]]]:
-    """How nodes of a kind are written: the opening, and each field's name, alone and before a list."""
+    """How nodes of a kind are serialised: the opening, and for each field its name and the text before a value or list."""
     names = sorted(name for name in kind._fields if name not in _SKIPPED)
     return f"({kind.__name__}", [(name, f" {name}=", f" {name}[") for name in names]
 
 
 def _item(value: object) -> object:
-    """What goes onto the stack for a field's value. None in a list says that something is left out there."""
+    """The stack item for a field's value. None in a list marks an omitted element."""
     return value if isinstance(value, ast.AST) else "-" if value is None else constant(value)
 
 
 def _does_something(node: Any) -> bool:
-    """Not so docstrings, `pass`, `...`, a bare `x: int`, and what is there for type checkers."""
+    """Whether a statement has an effect, unlike docstrings, `pass`, `...`, a bare `x: int`, and `if TYPE_CHECKING`."""
     kind = node.__class__
     if kind is ast.If and _is_for_checkers(node):
         return bool(node.orelse)
@@ -350,9 +350,9 @@ def _without_checks(node: ast.If) -> ast.If:
 
 
 def _with_annotations(node: ast.ClassDef) -> ast.ClassDef:
-    """A class statement may hand its annotations to what makes the class: a dataclass's fields are made of them.
+    """Preserve the annotations in a class body, because dataclasses and the like make fields of them.
 
-    Annotated names become tuples, which no field of a tree leaves out.
+    They become tuples, because fields named `annotation` are skipped.
     """
     node = copy.copy(node)
     body, node.body = node.body, []
@@ -366,7 +366,7 @@ def _with_annotations(node: ast.ClassDef) -> ast.ClassDef:
 
 
 def _joined(node: ast.JoinedStr) -> ast.JoinedStr:
-    """An f-string in the pieces that every version cuts it into: neighbouring texts joined, empty ones left out."""
+    """An f-string in the same pieces on every Python version: adjacent texts joined, empty ones left out."""
     pieces: list[ast.expr] = []
     for value in node.values:
         last = pieces[-1] if pieces else None
@@ -390,25 +390,25 @@ _NORMALIZERS: dict[type[ast.AST], Callable[[Any], ast.AST]] = {
 
 # --- one function's code object -------------------------------------------------------------------------------------
 
-_COUNTING = (
+_ATTRIBUTES = (
     *("co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags", "co_argcount"),
     *("co_posonlyargcount", "co_kwonlyargcount", "co_exceptiontable"),
 )
 _all_of = operator.attrgetter(
-    *(name for name in ("co_name", "co_qualname", "co_code", *_COUNTING) if hasattr(CodeType, name))
+    *(name for name in ("co_name", "co_qualname", "co_code", *_ATTRIBUTES) if hasattr(CodeType, name))
 )
 
 
 def key_of(code: CodeType) -> bytes:
-    """Equal for code objects that do the same. Lines and file names don't matter.
+    """A digest that is equal for code objects that differ only in line numbers and file names.
 
-    ValueError if it has a constant that no compiler makes.
+    ValueError if the code has a constant that no compiler makes.
     """
-    return hashed(marshal.dumps(_plain(code), 2))  # in this format, what is equal is written equally
+    return hashed(marshal.dumps(_plain(code), 2))  # version 2 has no references, so equal values give equal bytes
 
 
 def _plain(value: Any) -> Any:
-    """Constants as they are written equally in every process. No constant is a list, so those stand for the others."""
+    """A form that marshals alike in every process. No constant is a list, so lists represent code objects and sets."""
     if isinstance(value, CodeType):
         return [*_all_of(value), *map(_plain, value.co_consts)]
     if isinstance(value, frozenset):
@@ -417,12 +417,12 @@ def _plain(value: Any) -> Any:
 
 
 def _digest_of_code(code: CodeType) -> bytes:
-    """The identity of a function without source. Its own name, its docstring and its lines don't count.
+    """The identity of a function without source, regardless of its name, docstring and line numbers.
 
-    A constant stands where it is used, not in the list of constants: a docstring would shift the others.
+    Constants are hashed where they are used, because a docstring would shift their indices.
     """
     pieces: list[bytes | str] = ["bytecode"]
-    for name in _COUNTING:
+    for name in _ATTRIBUTES:
         value = getattr(code, name, b"")
         pieces.append(value if isinstance(value, bytes) else constant(value))
     for operation, argument in instructions(code):
@@ -433,17 +433,17 @@ def _digest_of_code(code: CodeType) -> bytes:
 
 
 def hashed(*pieces: bytes | str) -> bytes:
-    """16 bytes that stand for these pieces in this order."""
+    """A 16-byte digest of these pieces in this order."""
     encoded = [piece.encode("utf-8", "surrogatepass") if isinstance(piece, str) else piece for piece in pieces]
     return blake3(b"".join([b"%d:%b" % (len(piece), piece) for piece in encoded])).digest(length=16)
 
 
 def constant(value: object) -> str:
-    """A constant with its type; sets in an order of their own."""
+    """The text of a constant with its type; sets are sorted."""
     if isinstance(value, str):
         return f"(str {len(value)}:{value})"
     if type(value) is int:
-        return f"(int {value:x})"  # in decimal, a large one would be refused
+        return f"(int {value:x})"  # Python refuses to write large integers in decimal
     if isinstance(value, (tuple, frozenset)):
         items = [constant(item) for item in value]
         return f"({type(value).__name__} {len(items)}{''.join(items if isinstance(value, tuple) else sorted(items))})"

@@ -1,11 +1,11 @@
 """All project code that a function can reach, each piece under a name.
 
-The walk knows two ways of reaching something. A *place* is a name in a module: `etl.clean`, `etl.LIMIT`. Functions read
-places by their names, so each place is described once, on its own, and refers to others by name only: mutual recursion
-ends there, and no answer depends on which function was asked first. What has no place of its own (a lambda in a dict, a
-closure) is described where it is found, with everything it holds; it may hold itself, so it is numbered as it is met.
+The walk reaches code in two ways. Globals (`etl.clean`, `etl.LIMIT`) are read by name, so each is described once, on its
+own, and refers to other globals by name only. Mutual recursion therefore ends, and no digest depends on where the walk
+began. Code without a global name (a lambda in a dict, a closure) is described where it is found, with everything it
+holds. It may hold itself, so such units are numbered in the order they are found.
 
-Data that can change is not part of the code: it is listed in `data`, under the name of the place where it was found.
+Data that can change is not part of the code: it is listed in `data`, under a name that says where it was found.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ Space = dict[str, Any]
 Unit = FunctionType | type
 
 _builtin_names: Space = builtins.__dict__
-_PYTHONS_OWN = frozenset(
+_PYTHON_NAMES = frozenset(
     ["None", "True", "False", "Ellipsis", "NotImplemented", "_", *vars(ModuleType("any")), "__debug__"]
 )
 _MODULE_NAMES = {*vars(ModuleType("any")), "__builtins__", "__cached__", "__file__", "__path__"} - {"__doc__"}
 
-# What code can read besides what things do; told by names in the code, or by functions of libraries that it uses.
+# What introspecting code can read: recognised by names in the code, or by the library functions it uses.
 _REVEALING = {
     "subclasses": bytecode_reads.SUBCLASSES,
     "docstrings": bytecode_reads.DOCSTRINGS,
@@ -57,8 +57,8 @@ _REVEALING = {
     "annotations": bytecode_reads.ANNOTATIONS,
     "modules": bytecode_reads.MODULES,
 }
-# By their names, or those of their modules or packages: cattrs makes objects of the annotations of classes that it is given,
-# openai sends the schemas of classes, with their docstrings.
+# Library functions, modules and packages that introspect: cattrs builds objects from the annotations of classes,
+# openai sends the schemas of classes, including their docstrings.
 _READERS = {
     name: what
     for what, names in {
@@ -79,15 +79,15 @@ _READERS = {
     for name in names.split()
 }
 _NAMES_OF_MODULE = frozenset(["__name__", "__package__", "__path__", "__spec__"])
-_MANY = 1000  # texts in a global that may be names of modules
+_MOST_TEXTS = 1000  # strings in a global that may be names of modules
 
 
-# Who says, in this thread or task, what identifies the functions and classes met inside values.
+# The walk that identifies functions and classes found inside values, in this thread or task.
 active: ContextVar[Walk | None] = ContextVar("active", default=None)
 
 
 @contextmanager
-def answering(walk: Walk) -> Generator[None]:
+def activate(walk: Walk) -> Generator[None]:
     token = active.set(walk)
     try:
         yield
@@ -96,7 +96,7 @@ def answering(walk: Walk) -> Generator[None]:
 
 
 class Record(NamedTuple):
-    """One named part of an identity, and what it is about."""
+    """The digest of one named part, and the object it describes."""
 
     digest: bytes
     about: object
@@ -105,62 +105,73 @@ class Record(NamedTuple):
 class Walk:
     """One walk from one function, class or module.
 
-    `rebound` are names that its code is known to give new values, `aware` is what else it is known to read: the subclasses of
-    classes, docstrings, annotations, source, modules by computed names.
+    `rebound` are names that the code is known to assign. `aware` lists what it is known to introspect: subclasses,
+    docstrings, schemas, annotations, source, modules loaded by computed names. Both are found while walking, but affect
+    how everything is described: if a walk finds more than it was given, it is `incomplete` and must be repeated.
     """
 
     def __init__(
         self, root: Any, deep: bool, rebound: frozenset[str] = frozenset(), aware: frozenset[str] = frozenset()
     ) -> None:
+        self._root = root
+        self._root_space = descriptions.space_of(root)
+        self._deep = deep
+
+        # The results.
         self.records: dict[str, Record] = {}
         self.data: dict[str, Datum] = {}
         self.watch = Watch()
-        self.known: dict[int, object] = {}  # the functions and classes that were met in values
-        self.stored = set(rebound)  # names that the code gives values
-        self._taken: set[str] = set()  # names that count in another way if they are among those
-        self._rebound = rebound
-        self.aware = set(aware)
-        self._aware = aware
-        self._texts: set[tuple[str, str]] = set()  # with the packages that they stand in
-        self._attributes: set[str] = set()  # all that the code takes from anything
-        self._libraries: dict[int, ModuleType] = {}
-        self._library_classes: dict[int, type] = {}
-        self._trail: list[str] = []  # how the data that is met now was reached
-        self._slot: Slot | None = None  # and where it is bound, if it is bound to a name
-        self._listed: dict[int, object] = {}
-        self._open: set[int] = set()  # data that is being looked at
-        self.foreign: set[str] = set()
-        self._deep = deep
-        self._root = root
-        self._root_space = descriptions.space_of(root)
-        self._owners: dict[str, Any] = {}  # classes, and members of enumerations
-        self._labels: dict[int, str] = {}
-        self._spaces: dict[str, Space] = {}
-        self._places: dict[tuple[int, str], Space] = {}
+        self.foreign: set[str] = set()  # the packages, not the project's, that the code uses
+        self.units_in_values: dict[int, object] = {}  # functions, classes and modules found inside values
+
+        # What the code assigns and introspects: as known before the walk, and with what the walk has found.
+        self._rebound, self.stored = rebound, set(rebound)
+        self._aware, self.aware = aware, set(aware)
+        self._checked: set[str] = set()  # names that are described differently if the code assigns them
+
+        # Globals, and the namespaces they are in.
         self._queue: list[tuple[Space, str]] = []
+        self._visited: dict[tuple[int, str], Space] = {}
+        self._spaces: dict[str, Space] = {}  # by label
+        self._labels: dict[int, str] = {}  # by id of the namespace
+        self._owners: dict[str, Any] = {}  # classes, and the attributes of enum members
+
+        # Units that are not globals: their digests, and their numbers in the outermost one being described.
         self._tokens: dict[int, tuple[bytes, object]] = {}
         self._numbers: dict[int, int] | None = None
 
+        # The value being described: how it was reached, and where it is bound, if it is bound to a name.
+        self._trail: list[str] = []
+        self._slot: Slot | None = None
+        self._listed: dict[int, object] = {}  # data that is in `data`, by id
+        self._in_progress: set[int] = set()  # data that is being hashed
+
+        # Clues to dynamic imports and to patches.
+        self._texts: set[tuple[str, str]] = set()  # (package, string) pairs: possible names of modules
+        self._attributes: set[str] = set()  # all attribute names in the code
+        self._libraries: dict[int, ModuleType] = {}
+        self._library_classes: dict[int, type] = {}
+
     def run(self) -> None:
-        """Fill `records` and `watch`."""
-        with answering(self):
+        """Fill `records`, `data` and `watch`."""
+        with activate(self):
             self.start()
             while True:
                 while self._queue:
-                    self._place(*self._queue.pop())
+                    self._describe_global(*self._queue.pop())
                 if self._deep:
-                    self._by_name()
-                    self._patched()
+                    self._find_dynamic_modules()
+                    self._find_patches()
                 if not self._queue:
                     break
         self.watch.seal()
 
     def start(self) -> None:
-        """Describe what the walk begins with."""
+        """Describe the root."""
         descriptions.describe_root(self, self._root)
 
     def record(self, name: str, describe: Callable[[], bytes], about: object) -> None:
-        """Keep a part's digest; an error in making it names the part."""
+        """Record a part. If it has no identity, the error names the part."""
         self._trail.append(name)
         try:
             self.records[name] = Record(describe(), about)
@@ -169,49 +180,49 @@ class Walk:
         finally:
             self._trail.pop()
 
-    # --- what values ask -------------------------------------------------------------------------------------------
+    # --- values ----------------------------------------------------------------------------------------------------
 
     def in_value(self, unit: Unit) -> bytes:
-        """A function or class in a value: by its place if it has one, else by itself, whatever is being described around it."""
-        self.known.setdefault(id(unit), unit)
+        """Describe a function or class inside a value: by reference if it is a global, else with a numbering of its own."""
+        self.units_in_values.setdefault(id(unit), unit)
         if unit is self._root:
             return hashed("itself")
-        placed = self._by_place(unit) if descriptions.is_project_unit(unit) else None
-        if placed is None and id(unit) not in self._tokens:
-            around, self._numbers = self._numbers, None
+        reference = self._by_reference(unit) if descriptions.is_project_unit(unit) else None
+        if reference is None and id(unit) not in self._tokens:
+            outer, self._numbers = self._numbers, None
             try:
                 self._numbered(unit)
             finally:
-                self._numbers = around
-        return placed or self._tokens[id(unit)][0]
+                self._numbers = outer
+        return reference or self._tokens[id(unit)][0]
 
     def module(self, module: ModuleType) -> bytes:
-        """A module of the project that is used as a value: any of its names may be read."""
-        self.known.setdefault(id(module), module)
+        """Describe a project module that is used as a value: any of its names may be read."""
+        self.units_in_values.setdefault(id(module), module)
         if self._deep:
-            self._whole(vars(module))
+            self._visit_all(vars(module))
         return hashed("module", self.label(vars(module)))
 
     def unit(self, unit: Unit) -> bytes:
-        """A function or class: by its place if it has one."""
+        """Describe a function or class: by reference if it is a global."""
         if unit is self._root:
             return hashed("itself")
         if descriptions.is_project_unit(unit):
-            return self._by_place(unit) or self._numbered(unit)
-        return self.foreigner("class", unit) if isinstance(unit, type) else self._numbered(unit)
+            return self._by_reference(unit) or self._numbered(unit)
+        return self.foreign_code("class", unit) if isinstance(unit, type) else self._numbered(unit)
 
     def value(self, value: object) -> bytes:
-        """A constant by its content; for anything else it only counts that it is there."""
+        """Describe a value: a constant by its content; anything else is data and is listed as such."""
         bound = self._slot is not None and self._slot.get() is value
         if is_constant(value) and not (bound and self._slot is not None and self._is_rebound(self._slot.name)):
             return values.digest(value)
-        self.list(value, self._slot if bound else None)
+        self.add_data(value, self._slot if bound else None)
         return DATA
 
-    def list(self, value: object, slot: Slot | None) -> None:
-        """List data under the way that led to it."""
+    def add_data(self, value: object, slot: Slot | None) -> None:
+        """List data under the path that led to it."""
         if slot is None and id(value) in self._listed:
-            return  # known by another name
+            return  # listed under another name
         self._listed[id(value)] = value
         name = " ".join(filter(None, self._trail))
         while name in self.data:
@@ -219,19 +230,19 @@ class Walk:
         if slot is not None and slot.space is not None:
             self.watch.leave_out(slot.space, slot.name)
         self.data[name] = Datum(name, value, slot)
-        if id(value) not in self._open:  # else it contains what led here
-            self._open.add(id(value))
+        if id(value) not in self._in_progress:  # else it contains itself
+            self._in_progress.add(id(value))
             try:
-                self.data[name].digest()  # leads to the functions and classes in it
+                self.data[name].digest()  # walks the functions and classes inside it
             finally:
-                self._open.discard(id(value))
+                self._in_progress.discard(id(value))
 
     def describe(self, value: object) -> bytes:
-        """Whatever a name, a cell, a default or an attribute of a class holds."""
+        """Describe the value of a name, a cell, a default or a class attribute."""
         return self.unit(value) if descriptions.is_unit(value) else descriptions.describe(self, value)
 
     def describe_at(self, word: str, value: object, slot: Slot | None = None) -> bytes:
-        """The same of something that is reached under a word, and maybe bound there."""
+        """Describe a value that is reached under a word, and bound in `slot` if given."""
         before, self._slot = self._slot, slot
         self._trail.append(word)
         try:
@@ -240,8 +251,8 @@ class Walk:
             self._trail.pop()
             self._slot = before
 
-    def foreigner(self, kind: str, named: Any) -> bytes:
-        """Code that is not the project's: its name counts."""
+    def foreign_code(self, kind: str, named: Any) -> bytes:
+        """Describe code that is not the project's: by name."""
         module, name = descriptions.names_of(named)
         self.foreign.add(module.partition(".")[0])
         self._note_reader(module, name)
@@ -250,22 +261,22 @@ class Walk:
         return hashed("foreign", kind, module, name, descriptions.binary_of(module))
 
     def _note_reader(self, module: str, name: str) -> None:
-        """A library's function or class that the code uses: some read what is of no account otherwise."""
+        """Add to `aware` what a library's function or class introspects."""
         for known in (f"{module}.{name}", module, module.partition(".")[0]):
             if known in _READERS:
                 self.aware.add(_READERS[known])
 
     def subclasses(self, klass: type) -> Sequence[bytes]:
-        """The project's subclasses of a class, if the code looks for any."""
+        """Describe the project's subclasses of a class, if the code reads `__subclasses__`."""
         if "subclasses" not in self._aware or klass is object or klass is type:
             return []
         seen: list[type] = list(self.watch.several(lambda: type.__subclasses__(klass)))  # type: ignore[arg-type]
-        # Of several with one name, the last: the others were replaced, and are there until they are collected.
+        # Of several with one name, only the last: it replaced the others, which wait for the garbage collector.
         known = {(module_of(each), each.__qualname__): each for each in seen if descriptions.is_project_unit(each)}
         return [self.unit(each) for (module, _), each in known.items() if module in sys.modules]
 
-    def also(self, unit: Unit) -> Sequence[bytes | str]:
-        """What counts of a function or class only where the code reads such: its docstring, its annotations, its source."""
+    def introspected(self, unit: Unit) -> Sequence[bytes | str]:
+        """The docstring, annotations and source of a function or class, each only if the code introspects such."""
         found: list[bytes | str] = []
         if "docstrings" in self._aware or ("schemas" in self._aware and has_schema(unit)):
             found += ["docstring", descriptions.docstring(unit)]
@@ -278,7 +289,7 @@ class Walk:
         return found
 
     def annotation(self, name: str, kind: object, unit: Unit) -> bytes:
-        """An annotation of a function or class: what it is, or its text and what that names."""
+        """Describe an annotation: its value; or its text, and follow the names in it."""
         if not isinstance(kind, str):
             return self.describe_at(f"annotation `{name}`", kind)
         space = descriptions.space_of(unit) if self._deep else None
@@ -287,7 +298,7 @@ class Walk:
         return hashed("text", kind)
 
     def _follow_text(self, text: str, space: Space) -> None:
-        """The names in a text that is an expression, or a program."""
+        """Follow the names in a string if it is Python source."""
         try:
             code = compile(text.strip(), "<text>", "exec", dont_inherit=True)
         except UNREADABLE:
@@ -298,7 +309,7 @@ class Walk:
     # --- functions and classes -------------------------------------------------------------------------------------
 
     def token(self, unit: Unit) -> bytes:
-        """All that a function or class is, but for the places it reads."""
+        """Describe a function or class in full, except for the globals it reads."""
         if isinstance(unit, type):
             self.watch.klass(unit)
             space = descriptions.space_of(unit)
@@ -310,7 +321,7 @@ class Walk:
                     self._owners[f"member `{label}.{unit.__qualname__}.{name}`"] = vars(member)
             return hashed("class", label, unit.__qualname__, *class_pieces(self, unit))
         if not descriptions.is_project_unit(unit):
-            return hashed(self.foreigner("function", unit), *descriptions.carried(self, unit))
+            return hashed(self.foreign_code("function", unit), *descriptions.carried(self, unit))
         pieces: list[bytes | str] = ["function", unit.__name__, self.scan(unit)]
         if reads(unit.__code__).chains:
             pieces.append(self.label(unit.__globals__))
@@ -319,7 +330,7 @@ class Walk:
         return hashed(*pieces)
 
     def held(self, name: str, value: object, slot: Slot | None) -> bytes:
-        """What a function carries along under a name; none if the part that is being recorded has that name."""
+        """Describe a default, closure variable or wrapped function. `name` is empty if it is a part of its own."""
         listed = len(self.data)
         found = self._absent(slot) if value is ABSENT else self.describe_at(name, value, slot)
         if slot is not None and (len(self.data) == listed or not descriptions.is_data(value)):
@@ -328,27 +339,27 @@ class Walk:
 
     def _absent(self, slot: Slot | None) -> bytes:
         if slot is not None and self._is_rebound(slot.name):
-            self.list(ABSENT, slot)
+            self.add_data(ABSENT, slot)
             return DATA
         return hashed("absent")
 
     def _is_rebound(self, name: str) -> bool:
-        """Whether the code gives the name new values; if not known yet, it will be after this walk (see `incomplete`)."""
-        self._taken.add(name)
+        """Whether the code is known to assign the name. If that is found out later, the walk is `incomplete`."""
+        self._checked.add(name)
         return name in self._rebound
 
     @property
     def spaces(self) -> dict[str, Any]:
-        """The modules, classes and enumerations that the code reaches: it may bind names in them by any means."""
+        """The namespaces that the code reaches, of modules, classes and enum members: it may bind names in any of them."""
         return {**{f"module `{label}`": space for label, space in self._spaces.items()}, **self._owners}
 
     @property
     def incomplete(self) -> bool:
-        """Whether a name was taken for one that the code leaves alone, and is not; or the code reads more than was known."""
-        return not self._rebound.issuperset(self._taken & self.stored) or not self.aware <= self._aware
+        """Whether the code assigns names, or introspects things, that this walk did not know of in time."""
+        return not self._rebound.issuperset(self._checked & self.stored) or not self.aware <= self._aware
 
     def _numbered(self, unit: Unit) -> bytes:
-        """What has no place: described in full where it is met first, from there on by its number."""
+        """Describe a unit that is no global: in full the first time, then by its number."""
         if self._numbers is not None:
             if id(unit) in self._numbers:
                 return hashed("again", b"%d" % self._numbers[id(unit)])
@@ -362,8 +373,8 @@ class Walk:
                 self._numbers = None
         return self._tokens[id(unit)][0]
 
-    def _by_place(self, unit: Unit) -> bytes | None:
-        """A reference to the unit's own place, if it has one."""
+    def _by_reference(self, unit: Unit) -> bytes | None:
+        """A reference to the unit by its global name, if it has one. The global is visited."""
         namespace = descriptions.namespace_of(unit)
         if namespace is None:
             return None
@@ -371,10 +382,10 @@ class Walk:
             self.visit(namespace, unit.__qualname__)
         return hashed("at", self.label(namespace), unit.__qualname__)
 
-    # --- places ----------------------------------------------------------------------------------------------------
+    # --- globals ---------------------------------------------------------------------------------------------------
 
     def label(self, space: Space) -> str:
-        """The name of a namespace. Two of one name (scripts run by exec, say) are told apart by their order."""
+        """A unique name for a namespace. Two with one name (scripts run by exec, say) are numbered."""
         known = self._labels.get(id(space))
         if known is None:
             name = known = name_of_namespace(space)
@@ -384,11 +395,12 @@ class Walk:
         return known
 
     def visit(self, space: Space, name: str) -> None:
-        if (id(space), name) not in self._places:
-            self._places[id(space), name] = space
+        """Queue a global, to be described once."""
+        if (id(space), name) not in self._visited:
+            self._visited[id(space), name] = space
             self._queue.append((space, name))
 
-    def _look(self, space: Space, name: str) -> Any:
+    def _look_up(self, space: Space, name: str) -> Any:
         first, *rest = name.split(".")
         value = space.get(first, ABSENT)
         if value is ABSENT:
@@ -399,8 +411,8 @@ class Walk:
             value = vars(value).get(word, ABSENT)
         return value
 
-    def _place(self, space: Space, name: str) -> None:
-        value = self._look(space, name)
+    def _describe_global(self, space: Space, name: str) -> None:
+        value = self._look_up(space, name)
         label = self.label(space)
         bare = descriptions.without_step(value)
         if (
@@ -423,22 +435,21 @@ class Walk:
         elif name == "__doc__":
             self.record(part, lambda: hashed("docstring", descriptions.undented(value)), value)
         elif isinstance(value, ModuleType) and is_project_module(value.__name__):
-            self.record(
-                part, lambda: hashed("module", self.label(vars(value))), value
-            )  # its names are visited one by one
+            # The names that are read from it are visited one by one.
+            self.record(part, lambda: hashed("module", self.label(vars(value))), value)
         elif isinstance(value, type) and not descriptions.is_project_unit(value) and self.subclasses(value):
             self.record(part, lambda: hashed(self.describe(value), *self.subclasses(value)), value)
         else:
-            self.record(part, lambda: self._in_project(value, slot, space) or self.describe(value), value)
+            self.record(part, lambda: self._project_path(value, slot, space) or self.describe(value), value)
         self._slot = None
         self._note_reader(module_of(type(value)), type(value).__qualname__)
         if "modules" in self._aware:
             self._texts.update((str(space.get("__package__") or ""), text) for text in _texts_in(value))
         if part in self.data:
-            del self.records[part]  # it is listed as what it is
+            del self.records[part]  # it is data, not code
 
-    def _in_project(self, value: object, slot: Slot | None, space: Space) -> bytes | None:
-        """A path into the project's own folder: the folder may move."""
+    def _project_path(self, value: object, slot: Slot | None, space: Space) -> bytes | None:
+        """Describe a path inside the project's folder relative to it, because the folder may move."""
         kind, folder = type(value), project_folder(space)
         if folder is None or not (kind is str or kind.__module__ in ("pathlib", "pathlib._local")):
             return None
@@ -451,7 +462,7 @@ class Walk:
     # --- what a function reads -------------------------------------------------------------------------------------
 
     def scan(self, function: FunctionType) -> bytes:
-        """Visit all places that the function reads; its own digest."""
+        """The digest of a function's own code. Visits the globals it reads."""
         self.watch.function(function)
         code = function.__code__
         known = own(code, function.__globals__)
@@ -461,31 +472,32 @@ class Walk:
         self.aware.update(what for what, words in _REVEALING.items() if words & found.reveals)
         if self._deep:
             if any(_is_builtin(word, function.__globals__) for word in found.reveals & bytecode_reads.GLOBALS):
-                self._whole(function.__globals__)
+                self._visit_all(function.__globals__)
                 for text in found.texts:
                     self._follow_text(text, function.__globals__)
             if "modules" in self._aware:
-                self._note_names(function.__globals__, found)
+                self._note_module_names(function.__globals__, found)
             for name in found.assigned:
                 self.visit(function.__globals__, name)
             for chain in found.chains:
-                if known.names is None or _stands_in(chain[0], known.names):
+                if known.names is None or _occurs_in(chain[0], known.names):
                     self._follow(function.__globals__, chain, chain[0] in found.maybe)
             for wanted in known.imports:
-                self._import(wanted, function.__globals__, found)
-        also = self.also(function)
-        return hashed(known.digest, *also) if also else known.digest
+                self._follow_import(wanted, function.__globals__, found)
+        extra = self.introspected(function)
+        return hashed(known.digest, *extra) if extra else known.digest
 
-    def _note_names(self, space: Space, found: Reads) -> None:
-        """The texts in a function that may be names of modules."""
+    def _note_module_names(self, space: Space, found: Reads) -> None:
+        """Note the strings in a function that may be names of modules."""
         package = str(space.get("__package__") or "")
         self._texts.update((package, text) for text in found.texts)
         if found.reveals & bytecode_reads.MODULES and any(chain[0] in _NAMES_OF_MODULE for chain in found.chains):
             self._texts.add((package, "."))
             if "sys.modules" in found.reveals:  # sys.modules[__name__]
-                self._whole(space)
+                self._visit_all(space)
 
     def _follow(self, space: Space, chain: tuple[str, ...], maybe: bool) -> None:
+        """Visit what a chain like `etl.config.LIMIT` reads. `maybe`: the first name need not be a global."""
         name, rest = chain[0], chain[1:]
         if name in _MODULE_NAMES or (maybe and name == "__annotations__"):
             return
@@ -493,21 +505,21 @@ class Walk:
         if value is ABSENT and (maybe or name in _builtin_names):
             self.watch.absence(space, name)
             value = _builtin_names.get(name)
-            ours = isinstance(value, FunctionType) and descriptions.is_project_unit(value)
-            if ours or not (callable(value) or name in _PYTHONS_OWN):
+            patched = isinstance(value, FunctionType) and descriptions.is_project_unit(value)
+            if patched or not (callable(value) or name in _PYTHON_NAMES):
                 self.visit(_builtin_names, name)
             return
         self.visit(space, name)
         if value is eval or value is exec or value is globals:  # under another name
-            self._whole(space)
+            self._visit_all(space)
         while isinstance(value, ModuleType) and is_project_module(value.__name__):
             space = vars(value)
             if not rest:
-                self._whole(space)
+                self._visit_all(space)
                 return
             name, rest = rest[0], rest[1:]
             if name == "__dict__":
-                self._whole(space)
+                self._visit_all(space)
             elif name in _NAMES_OF_MODULE and "modules" in self._aware:
                 self._texts.add((str(space.get("__package__") or ""), "."))
             if name in _MODULE_NAMES:
@@ -515,7 +527,7 @@ class Walk:
             self.visit(space, name if name in space or "__getattr__" not in space else "__getattr__")
             value = space.get(name)
         if isinstance(value, ModuleType):
-            self._library(value, rest, space, name)
+            self._follow_library(value, rest, space, name)
             return
         value = descriptions.without_step(value)
         if not rest or rest[0][:2] == "__":
@@ -529,12 +541,14 @@ class Walk:
             and rest[0] not in vars(value)
             and self._is_rebound(rest[0])
         ):
-            self._trail.append(f"class `{self.label(space)}.{name}` attribute `{rest[0]}`")  # a new one
-            self.list(ABSENT, in_class(value, rest[0]))
+            self._trail.append(f"class `{self.label(space)}.{name}` attribute `{rest[0]}`")  # the code creates it
+            self.add_data(ABSENT, in_class(value, rest[0]))
             self._trail.pop()
 
-    def _library(self, module: ModuleType, rest: tuple[str, ...], space: Space | None = None, called: str = "") -> None:
-        """A name in a library's module, which code in `space` calls so: the project may have bound it to something of its own."""
+    def _follow_library(
+        self, module: ModuleType, rest: tuple[str, ...], space: Space | None = None, called: str = ""
+    ) -> None:
+        """Follow attributes of a library's module, known as `called` in `space`: the project may have assigned or patched one."""
         self._libraries[id(module)] = module
         for name in rest:
             member = vars(module).get(name, ABSENT)
@@ -548,7 +562,7 @@ class Walk:
                 and assigns(space, f"{called}.{name}")
             ):
                 self._trail.append(f"attribute `{module.__name__}.{name}`")
-                self.list(member, in_mapping(vars(module), name))
+                self.add_data(member, in_mapping(vars(module), name))
                 self._trail.pop()
             elif descriptions.is_patch(vars(module), name, member) or (
                 isinstance(member, type) and self.subclasses(member)
@@ -559,8 +573,8 @@ class Walk:
                 self._note_reader(*descriptions.names_of(member))
             return
 
-    def _patched(self) -> None:
-        """Functions of the project that were put into classes of the libraries which the code names."""
+    def _find_patches(self) -> None:
+        """Record project functions that were patched into classes of the libraries used."""
         classes = dict(self._library_classes)
         for module in self._libraries.values():
             classes.update((id(kind), kind) for kind in list(vars(module).values()) if isinstance(kind, type))
@@ -572,8 +586,8 @@ class Walk:
                     self.watch.bound(in_class(kind, name).get, value)
                     self.record(part, lambda: self.describe(value), value)  # noqa: B023
 
-    def _by_name(self) -> None:
-        """Modules that the code may load by names which it puts together, with what they import."""
+    def _find_dynamic_modules(self) -> None:
+        """Record modules that the code may load by computed names, and follow their imports."""
         found = [file for package, text in sorted(self._texts) for file in dynamic_imports.files_named(text, package)]
         self._texts.clear()
         while found:
@@ -595,24 +609,22 @@ class Walk:
                 elif member is not None:
                     self.visit(known, member)
 
-    def _whole(self, space: Space) -> None:
-        """A module that is handed on as such: any of its names may be read, and its own modules'."""
-        read = [name for name in ("__doc__", "__annotations__") if name in space and self._reads(name)]
+    def _visit_all(self, space: Space) -> None:
+        """Visit every name of a module and of its submodules, for a module that is passed around as a value."""
+        introspected = {"__doc__": "docstrings", "__annotations__": "annotations"}
+        dunders = [name for name, what in introspected.items() if name in space and what in self._aware]
         if "__getattr__" in space:
             self.visit(space, "__getattr__")
-        for name in [*read, *(name for name in list(space) if not name.startswith("__"))]:
+        for name in [*dunders, *(name for name in list(space) if not name.startswith("__"))]:
             value = space[name]
-            new = (id(space), name) not in self._places
+            new = (id(space), name) not in self._visited
             self.visit(space, name)
             inside = f"{space.get('__name__')}."
             if new and isinstance(value, ModuleType) and value.__name__.startswith(inside):
-                self._whole(vars(value))
+                self._visit_all(vars(value))
 
-    def _reads(self, name: str) -> bool:
-        return ("docstrings" if name == "__doc__" else "annotations") in self._aware
-
-    def _import(self, wanted: Import, space: Space, found: Reads) -> None:
-        """An import in a body. The module is loaded if it is the project's: the body would do the same."""
+    def _follow_import(self, wanted: Import, space: Space, found: Reads) -> None:
+        """Follow an import inside a function. A project module is loaded, as the function itself would load it."""
         package = space.get("__package__") or getattr(space.get("__spec__"), "parent", None) or ""
         try:
             name = resolve_name("." * wanted.level + wanted.module, str(package))
@@ -622,29 +634,29 @@ class Walk:
             self.foreign.add(name.partition(".")[0])
             module = sys.modules.get(name)
             if module is not None and wanted.name is not None:
-                self._library(module, (wanted.name,))
+                self._follow_library(module, (wanted.name,))
             elif module is not None:
                 for attribute in sorted(found.attributes.intersection(vars(module))):
-                    self._library(module, (attribute,))
+                    self._follow_library(module, (attribute,))
         elif wanted.name is None:
             for end in [i for i, letter in enumerate(name + ".") if letter == "."]:
-                self._imported(load_project_module(name[:end]), wanted, found)
+                self._visit_imported(load_project_module(name[:end]), wanted, found)
         elif (module := load_project_module(name)) is not None and wanted.name in vars(module):
             self.visit(vars(module), wanted.name)
-            self._imported(vars(module)[wanted.name], wanted, found)
+            self._visit_imported(vars(module)[wanted.name], wanted, found)
         else:
-            self._imported(load_project_module(f"{name}.{wanted.name}"), wanted, found)
+            self._visit_imported(load_project_module(f"{name}.{wanted.name}"), wanted, found)
 
-    def _imported(self, module: object, wanted: Import, found: Reads) -> None:
+    def _visit_imported(self, module: object, wanted: Import, found: Reads) -> None:
         if not isinstance(module, ModuleType) or not is_project_module(module.__name__):
             return
         if wanted.escapes:
-            self._whole(vars(module))
+            self._visit_all(vars(module))
         else:
             for name in found.attributes.intersection(vars(module)) - _MODULE_NAMES:
-                if (id(vars(module)), name) not in self._places:
+                if (id(vars(module)), name) not in self._visited:
                     self.visit(vars(module), name)
-                    self._imported(vars(module)[name], wanted, found)
+                    self._visit_imported(vars(module)[name], wanted, found)
 
 
 def _is_builtin(word: str, space: Space) -> bool:
@@ -652,8 +664,8 @@ def _is_builtin(word: str, space: Space) -> bool:
 
 
 def _texts_in(value: object) -> Iterator[str]:
-    """The texts in a value that consists of little else."""
-    pending, left = [value], _MANY
+    """The strings in a value made of builtin containers, of a limited number of items."""
+    pending, left = [value], _MOST_TEXTS
     while pending and left:
         each: Any = pending.pop()
         left -= 1
@@ -665,6 +677,6 @@ def _texts_in(value: object) -> Iterator[str]:
             pending.extend([*each, *each.values()][:left])
 
 
-def _stands_in(name: str, names: frozenset[str]) -> bool:
-    """Whether a global's name stands in a tree, where private names in a class are not yet mangled."""
+def _occurs_in(name: str, names: frozenset[str]) -> bool:
+    """Whether a global's name is among those of a syntax tree, where private names in classes are not mangled yet."""
     return name in names or (name[0] == "_" and any(word[:2] == "__" and name.endswith(word) for word in names))

@@ -1,12 +1,12 @@
-"""The canonical content hash: equal values have equal digests, in any process and on any Python, unequal ones do not.
+"""The canonical content hash: two values have the same digest if and only if they are equal, in any process, on any Python.
 
-Two schemes; which one applies follows from the content alone.
+There are two schemes. Which one applies depends on the content alone.
 
-* A value made of nothing but plain data (None, numbers, text, bytes, lists, tuples, dicts) is pickled without a memo,
-  so that sharing and interning leave no trace, straight into the hash. That runs at the speed of C.
-* Everything else is walked: each value is taken apart (`objects.describe`) and its digest made of its tag and its
-  parts' digests. Plain parts fall under the first scheme. The walk keeps its own stack, visits what is shared once,
-  and gives values that contain themselves the digest of their infinite unfolding.
+* Plain data (None, numbers, text, bytes, and lists, tuples and dicts of these) is pickled straight into the hash, without
+  a memo, so that sharing and interning leave no trace. That runs at the speed of C.
+* Everything else is walked: each value is taken apart (`objects.describe`), and its digest is made of its tag and the
+  digests of its parts. Plain parts use the first scheme. The walk has its own stack, visits shared objects once, and
+  gives values that contain themselves the digest of their infinite unfolding.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ __all__ = ["Digests", "digest", "identity", "register_identity"]
 SCALARS = frozenset({type(None), bool, int, float, str, bytes, bytearray})
 _CONTAINERS = frozenset({list, tuple, dict})
 _DATA = SCALARS | _CONTAINERS
-_DEEPEST = 64  # levels of plain data that are pickled; more would be a risk to the C stack
-_LARGEST = 1 << 24  # elements of plain data that are pickled; sharing can unfold to more than there are atoms
+_DEEPEST = 64  # levels of plain data that are pickled; more could overflow the C stack
+_LARGEST = 1 << 24  # elements of plain data that are pickled; shared objects can unfold to astronomically many
 _CHUNK = 2000
-_OPEN_MODULES = frozenset(["builtins", "collections", "functools", "types", "_thread"])  # whose objects are looked into
+_OPEN_MODULES = frozenset(["builtins", "collections", "functools", "types", "_thread"])  # not opaque, though not ours
 
 
 def digest(value: Any) -> bytes:
-    """Sixteen bytes that stand for the value. FingerprintError if it, or anything in it, has no stable identity."""
+    """Sixteen bytes that identify the value. FingerprintError if it, or anything in it, has no stable identity."""
     return plain_digest(value) if is_flat(value) else Digests().of(value)
 
 
 def identity(value: Any) -> bytes | None:
-    """The content digest, None for what has none."""
+    """The content digest; None if there is none."""
     return Digests().get(value)
 
 
 def is_flat(value: Any) -> bool:
-    """Whether the value is a scalar, or holds nothing but scalars: plain data beyond doubt."""
+    """Whether the value is a scalar or a container of nothing but scalars."""
     kind = type(value)
     if kind in SCALARS:
         return True
@@ -70,12 +70,12 @@ class _Sink:
         self.write: Any = write
 
 
-# A pickler and its hash, ready for the next value: making them anew takes 2.1 us in place of 0.6, on every small call.
+# Picklers and their hashers, for reuse: a small value then takes 0.6 us instead of 2.1.
 _spare: list[tuple[Callable[[object], None], Any]] = []
 
 
 def plain_digest(value: object, prefix: bytes = b"") -> bytes:
-    """The digest of plain data, which nobody checks here. The prefix keeps apart what is hashed for different purposes."""
+    """The digest of plain data (not checked here). Digests for different purposes have different prefixes."""
     try:
         dump, hasher = pair = _spare.pop()
     except IndexError:
@@ -93,15 +93,14 @@ def plain_digest(value: object, prefix: bytes = b"") -> bytes:
 
 
 def _hash_of_plain(value: Any, most: int) -> tuple[bytes | None, int]:
-    """The digest if the value is plain data beyond doubt, and how many elements were looked at to find out.
+    """The digest if the value turns out to be plain data, and how many elements were examined.
 
-    Pickling calls the methods of whatever else it meets, so every level of the value is looked at first. The garbage
-    collector's public view of what refers to what does that a thousand objects at a time: as long as the pickling takes.
-    A loop over all containers takes five times as long. Levels are unfolded, so the depth is exact. The keys of dicts may
-    be left out if they are strings.
+    Pickling calls methods of any other object, so every level of the value is checked first. `gc.get_referents` does that
+    for thousands of objects at a time, as quickly as pickling itself; a loop over all containers takes five times as long.
+    Levels are unfolded, so the depth is exact. `gc` may leave out the keys of a dict if they are all strings.
     """
     elements = gc.get_referents(value) if type(value) is dict else value
-    count, pending, doubt = 0, [(1, elements)], 1 << 14
+    count, pending, next_check = 0, [(1, elements)], 1 << 14
     while pending:
         depth, level = pending.pop()
         if depth > _DEEPEST:
@@ -109,11 +108,11 @@ def _hash_of_plain(value: Any, most: int) -> tuple[bytes | None, int]:
         for start in range(0, len(level), _CHUNK):
             part = level[start : start + _CHUNK]
             below = gc.get_referents(*part)
-            count += len(below) + 20  # the call has a price of its own
+            count += len(below) + 20  # 20 for the cost of the call
             if count > most or not _DATA.issuperset(map(type, part)):
                 return None, count
-            if count > doubt:
-                doubt *= 2
+            if count > next_check:
+                next_check *= 2
                 if _is_mostly_shared(below):
                     return None, count
             if below:
@@ -122,13 +121,13 @@ def _hash_of_plain(value: Any, most: int) -> tuple[bytes | None, int]:
 
 
 def _is_mostly_shared(level: list[object]) -> bool:
-    """Whether the same few lists come again and again, as in a value that contains itself."""
+    """Whether the same few containers keep recurring, as in a value that contains itself."""
     containers = [id(each) for each in level if type(each) in _CONTAINERS]
     return len(set(containers)) * 8 < len(containers)
 
 
 class _Plain:
-    """A part of a walked value that is plain data. Its parent may turn out to be plain as well."""
+    """Plain data inside a value that is walked. Its parent may turn out to be plain as well."""
 
     __slots__ = ("_digest", "_extent", "value")
 
@@ -160,7 +159,7 @@ class _Plain:
 
 
 class _Node:
-    """A value on the way of the walk, or one whose digest waits for a value that contains it."""
+    """A value on the path of the walk, or one in a cycle that is not complete yet."""
 
     __slots__ = ("at", "found", "index", "low", "parts", "todo", "value")
 
@@ -169,12 +168,12 @@ class _Node:
         self.parts = parts
         self.todo = iter([at for at, child in enumerate(parts.children) if type(child) not in SCALARS])
         self.at = -1  # the part that is being visited
-        self.found: dict[int, bytes | _Plain | _Node] = {}  # what came of the parts that are no scalars
-        self.index = self.low = index  # Tarjan's numbers: where its cycle was entered
+        self.found: dict[int, bytes | _Plain | _Node] = {}  # outcomes of the parts that are not scalars
+        self.index = self.low = index  # as in Tarjan's algorithm for strongly connected components
 
 
-def _holder(path: list[_Node]) -> int | None:
-    """Where the way enters a library's own object, never to come out: what lies inside is no business of the user's."""
+def _library_object(path: list[_Node]) -> int | None:
+    """The index at which the path enters a library's object for good. An error names that object, not its internals."""
     inside = None
     for at, node in enumerate(path):
         kind = type(node.value)
@@ -184,7 +183,7 @@ def _holder(path: list[_Node]) -> int | None:
 
 
 def _digest_of_parts(parts: Parts, digests: dict[int, bytes]) -> bytes:
-    """Scalars stand for themselves, other parts are replaced by their digests; it says where."""
+    """Hash the tag and the parts: scalars as they are, others by digest, and the positions of the latter."""
     tag, children, _, unordered = parts
     if unordered:
         found = sorted(digests[at] if at in digests else plain_digest(child) for at, child in enumerate(children))
@@ -196,24 +195,24 @@ def _digest_of_parts(parts: Parts, digests: dict[int, bytes]) -> bytes:
 
 
 class Digests:
-    """The content digests of values, and of the objects that the way to them led through.
+    """The content digests of values and of all objects inside them.
 
-    What has been met is looked at once, however many values share it and however often it is asked for. So the answers
-    are those of the time of the walk: after the objects may have changed, a new walk tells whether they have.
+    Each object is hashed once, however many values share it. So digests are as of the first walk through an object; after
+    objects may have changed, use a new `Digests`.
 
-    A `tolerant` walk takes what has no stable identity by its type, and lists it in `opaque`. An object of a library's that
-    leads to such a thing is taken so as a whole: nobody else knows what the state of a client means.
+    A `tolerant` walk identifies objects without a stable identity by their type, and lists them in `opaque`. If such an
+    object is inside a library's object, the latter is opaque as a whole: only its library knows what its state means.
     """
 
     def __init__(self, *, tolerant: bool = False) -> None:
         self.opaque: dict[int, object] = {}
         self._tolerant = tolerant
         self._memo: dict[int, bytes | _Plain | _Node] = {}
-        self._alive: list[object] = []  # an id in the memo is only good while its object lives
+        self._alive: list[object] = []  # an id in the memo is valid only while its object lives
         self._columns: dict[int, list[bytes]] = {}
         self._path: list[_Node] = []
-        self._waiting: list[_Node] = []
-        self._trials = _LARGEST  # how many elements may be looked at in vain to find plain data; every node adds some
+        self._waiting: list[_Node] = []  # nodes of cycles that are not complete yet
+        self._budget = _LARGEST  # elements that may be examined in vain in search of plain data; every node adds some
 
     def of(self, value: object) -> bytes:
         """The digest of a value. FingerprintError if it, or anything in it, has no stable identity."""
@@ -226,14 +225,14 @@ class Digests:
         return found
 
     def get(self, value: object) -> bytes | None:
-        """The digest, None if there is none."""
+        """The digest; None if there is none."""
         try:
             return self.of(value)
         except FingerprintError:
             return None
 
     def columns(self, table: object) -> list[bytes]:
-        """The digests of the columns of a table that was met, in order."""
+        """The digests of a table's columns, in order, if the table was hashed before."""
         return self._columns.get(id(table), [])
 
     def _walk(self, value: object) -> bytes | _Plain | _Node | None:
@@ -254,10 +253,10 @@ class Digests:
                     if path:
                         path[-1].found[path[-1].at] = left
         except BaseException as error:
-            holder = _holder(path)
-            where = "".join(node.parts.path_to(node.at) for node in (path if holder is None else path[:holder]))
-            kind = None if holder is None else name_of(type(path[holder].value))
-            for node in (*path, *self._waiting):  # nothing is known of them
+            outer = _library_object(path)
+            where = "".join(node.parts.path_to(node.at) for node in (path if outer is None else path[:outer]))
+            kind = None if outer is None else name_of(type(path[outer].value))
+            for node in (*path, *self._waiting):  # these have no digest yet
                 memo.pop(id(node.value), None)
             path.clear()
             self._waiting.clear()
@@ -267,7 +266,7 @@ class Digests:
         return outcome
 
     def _try(self, value: Any) -> bytes | _Plain | None:
-        """Enter a value, or take it by its type if it has no identity and the walk is tolerant."""
+        """Enter a value. If it has no identity and the walk is tolerant, identify it by its type."""
         try:
             return self._enter(value)
         except FingerprintError:
@@ -289,7 +288,7 @@ class Digests:
         return found
 
     def _enter(self, value: Any) -> bytes | _Plain | None:
-        """What is found out about a new value at once; None: it is on the path now."""
+        """The outcome for a new value if it is known at once; otherwise None, and the value is on the path."""
         kind = type(value)
         self._alive.append(value)
         if kind in _CONTAINERS:
@@ -309,14 +308,14 @@ class Digests:
         return None
 
     def _as_plain(self, value: Any) -> _Plain | None:
-        """An attempt to save the walk through plain data; where it fails, the walk finds out the same."""
+        """A shortcut for plain data. Where it gives up, the walk comes to the same result."""
         if is_flat(value):
             return _Plain(value, (1 if value else 0, len(value)))
-        if self._trials <= 0:
+        if self._budget <= 0:
             return None
-        found, looked = _hash_of_plain(value, min(self._trials, _LARGEST))
+        found, examined = _hash_of_plain(value, min(self._budget, _LARGEST))
         if found is None:
-            self._trials -= looked + 50
+            self._budget -= examined + 50
             return None
         return _Plain(value, None, found)
 
@@ -324,12 +323,12 @@ class Digests:
         outcome: bytes | _Plain | _Node | None = _plain_of_plain(node) if type(node.value) in _CONTAINERS else None
         if outcome is None:
             outcome = self._close(node)
-        self._trials += 50
+        self._budget += 50
         self._memo[id(node.value)] = outcome
         return outcome
 
     def _close(self, node: _Node) -> bytes | _Node:
-        """The digest; or the node itself, if it lies in a cycle that was entered above."""
+        """The digest; or the node itself, if it is part of a cycle that began further up the path."""
         known = _known_digests(node)
         if node.parts.by == "column":
             self._columns[id(node.value)] = [known[at] for at in node.parts.columns if at in known]
@@ -348,32 +347,32 @@ class Digests:
 
 
 def _is_used_up(value: object) -> bool:
-    """Whether reading takes something away that nobody sees: how far an iterator has come, what is left in a queue."""
+    """Whether using the object consumes it, as with an iterator or a queue: its type says nothing about what is left."""
     kind = type(value)
     return (hasattr(kind, "__next__") and not isinstance(value, io.IOBase)) or hasattr(kind, "get_nowait")
 
 
 def _is_of_library(value: object) -> bool:
-    """Whether this is an object of a class that is neither the project's nor one of Python's containers."""
+    """Whether the object's class belongs to a library, as opposed to the project or Python's own containers."""
     module = str(type(value).__module__)
     return module not in _OPEN_MODULES and not is_project_module(module)
 
 
-_VALUES = frozenset(["numpy", "pandas", "polars", "pyarrow", "torch"])  # whose objects have contents, and may be large
-_asked: set[tuple[int, int]] = set()  # by thread: what is being looked at
+_VALUES = frozenset(["numpy", "pandas", "polars", "pyarrow", "torch"])  # their objects have content, and may be large
+_in_progress: set[tuple[int, int]] = set()  # (thread, object) pairs
 
 
 def _has_no_identity(value: object) -> bool:
     if type(value) in SCALARS or not _is_of_library(value) or type(value).__module__.partition(".")[0] in _VALUES:
         return False
-    asked = threading.get_ident(), id(value)
-    if asked in _asked:  # it leads back to the object that holds it
+    key = threading.get_ident(), id(value)
+    if key in _in_progress:  # it contains itself
         return False
-    _asked.add(asked)
+    _in_progress.add(key)
     try:
         return identity(value) is None
     finally:
-        _asked.discard(asked)
+        _in_progress.discard(key)
 
 
 builtin_types.has_no_identity = _has_no_identity
@@ -390,7 +389,7 @@ def _known_digests(node: _Node) -> dict[int, bytes]:
 
 
 def _plain_of_plain(node: _Node) -> _Plain | None:
-    """Plain data after all: nothing but plain parts, and within the limits."""
+    """The container as plain data, if all its parts are plain and it is within the limits."""
     plain = [found for found in node.found.values() if isinstance(found, _Plain)]
     if len(plain) < len(node.found):
         return None
@@ -402,12 +401,14 @@ def _plain_of_plain(node: _Node) -> _Plain | None:
 
 
 def _digests_of_cycle(nodes: list[_Node]) -> Iterable[bytes]:
-    """Digests of values that contain each other: the whole cycle, each member named by its colour, and the colour."""
-    place = {id(node): at for at, node in enumerate(nodes)}
+    """Digests of values that contain each other: each is made of the whole cycle and of the value's colour in it."""
+    position = {id(node): at for at, node in enumerate(nodes)}
     known = [_known_digests(node) for node in nodes]
-    inner = [{at: place[id(found)] for at, found in node.found.items() if isinstance(found, _Node)} for node in nodes]
+    inner = [
+        {at: position[id(found)] for at, found in node.found.items() if isinstance(found, _Node)} for node in nodes
+    ]
     labels = [
-        _digest_of_parts(nodes[at].parts, {**known[at], **dict.fromkeys(inner[at], b"")}) for at in place.values()
+        _digest_of_parts(node.parts, {**known[at], **dict.fromkeys(inner[at], b"")}) for at, node in enumerate(nodes)
     ]
     edges = [list(others.values()) for others in inner]
     found = colours(labels, edges, [node.parts.unordered for node in nodes], partial(plain_digest, prefix=b"colour"))

@@ -1,6 +1,6 @@
-"""Arrays of numpy and tensors of torch: by kind of element, shape and content in logical order.
+"""NumPy arrays and torch tensors: identified by dtype, shape, and content in logical order.
 
-A value of such a type shows that its library is loaded; none is ever imported from here.
+If there is a value of such a type, its library is loaded; this module never imports one.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from ...buffers import hasher
 from ...modules import global_generator, loaded
 from .builtin_types import Describe, Parts, attributes, refuse
 
-_BUFFER = 1 << 20  # bytes that are copied at a time from an array that does not lie in one piece
+_BUFFER = 1 << 20  # bytes copied at a time from an array that is not contiguous
 
 
 def describer(kind: type) -> Describe | None:
-    """What describes values of `kind`, if it is one of ours."""
+    """How to describe values of `kind`; None if it is not handled here."""
     torch = loaded("torch")
     if torch is not None and issubclass(kind, torch.Tensor):
         return _tensor
     np = loaded("numpy")
-    if np is None:  # torch does without
+    if np is None:  # torch works without numpy
         return None
     for base, describe in (
         (np.ma.MaskedArray, _masked),
@@ -44,7 +44,7 @@ def _array(array: Any) -> Parts:
     np: Any = sys.modules["numpy"]
     plain = np.asarray(array)
     children = [_dtype(array.dtype), content(plain), *array.shape]
-    if type(array) in (np.ndarray, np.memmap):  # where the memory comes from is no difference in content
+    if type(array) in (np.ndarray, np.memmap):  # equal content, wherever the memory is
         return Parts("numpy.ndarray", children)
     return Parts("numpy.subclass", [type(array), len(children), *children, *attributes(array)], "attribute")
 
@@ -57,9 +57,9 @@ def _scalar(scalar: Any) -> Parts:
 
 
 def _masked(array: Any) -> Parts:
-    """What lies under the mask is no content."""
+    """Masked values are not part of the content."""
     np: Any = sys.modules["numpy"]
-    if array is np.ma.masked:  # the one value that stands for "missing"; it does not let itself be read
+    if array is np.ma.masked:  # the constant that represents a masked element
         return Parts("numpy.masked constant")
     visible = np.asarray(array.filled(np.zeros((), array.dtype)))
     mask = np.asarray(np.ma.getmaskarray(array))
@@ -72,7 +72,7 @@ def _random_state(rng: Any) -> Parts:
 
 
 def _bit_generator(bits: Any) -> Parts:
-    """The seeds count, too: spawning draws from them and leaves the rest of the state as it was."""
+    """The state and the seed sequence: spawning changes only the latter."""
     if shared := global_generator(bits):
         return Parts("numpy.BitGenerator", [shared])
     seeds = getattr(bits, "seed_seq", None) or getattr(bits, "_seed_seq", None)
@@ -88,7 +88,7 @@ def _tensor(tensor: Any) -> Parts:
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_nested:
         return refuse(tensor)
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
-    # The memory itself. `plain.numpy()` would forbid the user to resize the tensor from then on.
+    # No copy. `plain.numpy()` would make the tensor non-resizable for the user.
     memory = bytes(plain.tolist()) if np is None else np.from_dlpack(plain)
     content = hasher(len(plain)).update(memory).digest(16)
     grad = [tensor.grad] if tensor.is_leaf and tensor.grad is not None else []
@@ -97,7 +97,7 @@ def _tensor(tensor: Any) -> Parts:
     )
 
 
-# --- kinds of element -----------------------------------------------------------------------------------------------
+# --- dtypes ---------------------------------------------------------------------------------------------------------
 
 
 def _dtype(dtype: Any) -> str:
@@ -111,9 +111,9 @@ def _dtype(dtype: Any) -> str:
     return _simple_dtype(dtype)
 
 
-@lru_cache(maxsize=256)  # not for structures: those of records and of bare tuples are equal, and told apart here
+@lru_cache(maxsize=256)  # not for structures: record and tuple dtypes are equal, but have different identities here
 def _simple_dtype(dtype: Any) -> str:
-    return f"{dtype.str} {dtype.name}"  # the one has byte order and unit, the other tells foreign types apart
+    return f"{dtype.str} {dtype.name}"  # `str` has byte order and unit, `name` distinguishes third-party dtypes
 
 
 def _is_packed(dtype: Any) -> bool:
@@ -128,7 +128,7 @@ def _is_packed(dtype: Any) -> bool:
 
 
 def content(array: Any) -> object:
-    """The elements in logical order, whatever the layout in memory."""
+    """The content of an array in logical order, whatever its memory layout."""
     dtype = array.dtype
     if _is_packed(dtype):
         return _bytes_of(array)
@@ -140,7 +140,7 @@ def content(array: Any) -> object:
 
 
 def _significant(array: Any) -> Any:
-    """An extended float fills ten bytes of its sixteen; the others hold whatever was there before."""
+    """The ten bytes of each extended float that hold its value; the other six are arbitrary."""
     np: Any = sys.modules["numpy"]
     if np.finfo(np.longdouble).nmant != 63:
         return array

@@ -1,7 +1,7 @@
-"""What a value is taken apart into, and the kinds of value that Python itself brings.
+"""How values are taken apart (`Parts`), and the parts of Python's own types.
 
-They are known by name, so that none of their modules need be imported, and described by their own fields rather than
-by their pickles: several pickles differ between Python versions.
+Types are recognised by name, so that none of their modules need be imported. They are described by their fields and not
+by their pickles, some of which differ between Python versions.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ..code.lazy import made_when_needed
 from . import iterators
 from .inert import INERT, category, once_per_type
 
-ATTRS_HASH = "_attrs_cached_hash"  # attrs keeps a hash there, which depends on PYTHONHASHSEED
-_MOVED = {"pathlib._local": "pathlib"}  # Python 3.13 split this module: one name on every version
+ATTRS_HASH = "_attrs_cached_hash"  # where attrs caches a hash, which depends on PYTHONHASHSEED
+_MOVED = {"pathlib._local": "pathlib"}  # moved in Python 3.13
 
 
 class Parts(NamedTuple):
-    """A value taken apart. Equal tags with equal parts mean equal values.
+    """A value taken apart. Values with equal tags and equal parts are equal.
 
-    `by` says how an error writes the way to a part; not at all if the part is nothing that the user wrote.
+    `by` says how an error writes the path to a part; empty for parts that the user did not write.
     """
 
     tag: str
@@ -39,19 +39,19 @@ class Parts(NamedTuple):
 
     @property
     def columns(self) -> range:
-        """Where the columns of a table stand: last, and the first part says how many they are."""
+        """The indices of a table's columns. They come last, and the first part is their number."""
         return range(len(self.children) - self.children[0], len(self.children))
 
     def path_to(self, at: int) -> str:
-        """How an error writes the way to a part."""
+        """The path to a part, as an error writes it."""
         before = self.children[at - 1] if at > 0 else None
         if self.by == "index":
             return f"[{at}]"
-        if self.by == "element":  # has no place to name
+        if self.by == "element":  # of a set: it has no index
             return "{*}"
-        if self.by == "key":  # keys and values stand in turn
+        if self.by == "key":  # keys and values alternate
             return f"[{reprlib.repr(before)}]" if at % 2 else f".keys()[{at // 2}]"
-        if self.by == "attribute" and type(before) is str:  # a name stands before its value
+        if self.by == "attribute" and type(before) is str:  # the value follows its name
             return f".{before}"
         if self.by == "column" and at in self.columns:
             return f"[{at - self.columns.start}]"
@@ -62,42 +62,42 @@ Describe: TypeAlias = Callable[[Any], Parts]
 
 
 def name_of(kind: type) -> str:
-    """The name of a type as a reader knows it."""
+    """The name of a type, for people."""
     module = module_of(kind)
     return kind.__qualname__ if module in ("builtins", "") else f"{module}.{kind.__qualname__}"
 
 
 def refuse(value: object) -> Parts:
-    """The value has no stable identity."""
+    """Raise FingerprintError: the value has no stable identity."""
     raise FingerprintError(name_of(type(value)))
 
 
 def canonical_module(module: object) -> str:
-    """The name of the module that something lives in, the same in every process and on every Python."""
+    """The name of a module, the same in every process and on every Python."""
     name = canonical_name(str(module))
     return _MOVED.get(name, name)
 
 
 def has_no_identity(value: object) -> bool:
-    """Whether this is a library's client or the like. Replaced by values.py, which is built on what is here and can tell."""
+    """Whether this is a library's client or the like. A placeholder: `values` imports this module and sets the real one."""
     return False
 
 
 class Layout(NamedTuple):
-    """Where the objects of a class have their attributes."""
+    """Where the objects of a class store their attributes."""
 
-    space: Any  # what gives an object's `__dict__`, None if they have none
-    slots: dict[str, Any]  # what gives the values of slots, by name
-    caches: frozenset[str]  # attributes that merely remember what can be computed again
-    lazy: dict[str, bool]  # those that a method fills when they are needed first; whether they are absent before
+    space: Any  # the descriptor of `__dict__`, None if they have none
+    slots: dict[str, Any]  # the descriptors of slots, by name
+    caches: frozenset[str]  # attributes that cache what can be computed again
+    lazy: dict[str, bool]  # attributes that a method fills on first use; whether they are absent until then
 
     def space_of(self, value: object) -> dict[str, Any]:
-        """The object's own `__dict__`. Not asked of the object, which may answer with anything."""
+        """The object's own `__dict__`, by way of the class, because the object may define `__getattribute__`."""
         found = self.space.__get__(value, type(value)) if self.space is not None else None
         return found if isinstance(found, dict) else {}
 
     def read(self, value: object) -> dict[str, Any]:
-        """The attributes that count, by name. Reading fills the others: neither identity nor a change."""
+        """The attributes that identify the object, by name: without caches, and lazy ones as before their first use."""
         found = self._all(value)
         for name in self.caches & found.keys():
             del found[name]
@@ -109,14 +109,14 @@ class Layout(NamedTuple):
         return found
 
     def made(self, found: dict[str, Any]) -> dict[str, Any]:
-        """The clients and the like among these attributes that a method has made because it needed them, and would again.
+        """The clients and the like among these attributes that a method created on first use, and would create again.
 
-        They count as what was there before: that is what a skipped step leaves.
+        They are identified by their value before that, which is what remains when a step is skipped.
         """
         return {name: found[name] for name in self.lazy if name in found and has_no_identity(found[name])}
 
     def cached(self, value: object) -> dict[str, Any]:
-        """The attributes that do not count, by name."""
+        """The attributes that are caches, by name."""
         found = self._all(value)
         return {name: found[name] for name in sorted(self.caches & found.keys())}
 
@@ -130,7 +130,7 @@ class Layout(NamedTuple):
 
 @once_per_type
 def layout_of(kind: type) -> Layout:
-    """Where objects of this class have attributes."""
+    """The layout of a class."""
     slots: dict[str, Any] = {}
     caches = {ATTRS_HASH, "__networkx_cache__"}
     shadowed: set[str] = set()
@@ -142,23 +142,23 @@ def layout_of(kind: type) -> Layout:
                 if "__slots__" in space:
                     slots.setdefault(name, member)
                     if "__attrs_attrs__" in space and name not in fields:
-                        caches.add(name)  # attrs makes a slot of a cached property
+                        caches.add(name)  # attrs turns a cached property into a slot
             elif name not in shadowed:
-                caches.update(_remembered(name, member))
+                caches.update(_cache_of(name, member))
         shadowed.update(space)
     lazy = made_when_needed(kind) if is_project_module(module_of(kind)) else {}
     return Layout(of_class(kind, "__dict__"), slots, frozenset(caches), lazy)
 
 
-_OTHERS = ("__set__", "__delete__", "__call__")  # of descriptors that are more than that
+_OTHERS = ("__set__", "__delete__", "__call__")  # which cached properties do not have
 _METHODS = (types.FunctionType, classmethod, staticmethod, functools.partialmethod, functools.singledispatchmethod)
 
 
-def _remembered(name: str, member: Any) -> Iterator[str]:
-    """The attribute in which a property keeps what it has computed: `functools.cached_property`, or a library's own kind.
+def _cache_of(name: str, member: Any) -> Iterator[str]:
+    """The attribute in which a `functools.cached_property`, or a library's equivalent, stores its value.
 
-    Those of libraries are known by what they do: they are made from a function of their own name, and an attribute of
-    that name takes precedence over them.
+    A library's is recognised by its structure: it holds a function of its own name, and is a non-data descriptor, so that
+    an attribute of that name takes precedence.
     """
     kind = type(member)
     if kind in _METHODS:
@@ -167,23 +167,23 @@ def _remembered(name: str, member: Any) -> Iterator[str]:
         yield name
     elif kind.__name__ in ("CachedProperty", "CachedAttribute") and of_class(kind, "__get__") is not None:
         found = getattr(member, "cachename", None)
-        yield found if isinstance(found, str) else "_cache"  # pandas and statsmodels keep all of them in one dict
+        yield found if isinstance(found, str) else "_cache"  # pandas and statsmodels store all of them in one dict
     elif isinstance(member, property):
         if "cached" in kind.__name__:
             yield name
     elif of_class(kind, "__get__") is not None and not any(of_class(kind, other) for other in _OTHERS):
-        made_from = getattr(member, "__dict__", {}).values()
-        if any(type(each) is types.FunctionType and each.__name__ == name for each in made_from):
+        held = getattr(member, "__dict__", {}).values()
+        if any(type(each) is types.FunctionType and each.__name__ == name for each in held):
             yield name
 
 
 def is_named(found: object) -> bool:
-    """Whether it is a dict of names, as objects have them."""
+    """Whether it is a dict with nothing but strings as keys, like an object's `__dict__`."""
     return type(found) is dict and {str}.issuperset(map(type, found))
 
 
 def attributes(value: object, found: dict[str, Any] | None = None) -> list[Any]:
-    """Names and values in turn, by name: the order in which attributes were set means nothing."""
+    """Alternating names and values, sorted by name, because the order in which attributes were set is irrelevant."""
     found = layout_of(type(value)).read(value) if found is None else found
     if not is_named(found):
         return ["__dict__", found]
@@ -213,7 +213,7 @@ def _proxy(proxy: Any) -> Parts:
 
 
 def typing_form(form: Any) -> Parts:
-    """`Optional[int]` and its like: by origin and arguments, or by the name that repr gives."""
+    """`Optional[int]` and the like: origin and arguments, or else the repr."""
     origin = getattr(form, "__origin__", None)
     if origin is None:
         return Parts("typing", [repr(form)])
@@ -221,7 +221,7 @@ def typing_form(form: Any) -> Parts:
 
 
 def _enum(member: Any) -> Parts:
-    # The name of a combination of flags is None or "A|B", depending on the Python version; its value says it all.
+    # The name of a combination of flags is None or "A|B", depending on the Python version; its value is enough.
     flags = isinstance(member, sys.modules["enum"].Flag)
     return Parts("enum", [type(member), None if flags else member.name, member.value])
 
@@ -237,17 +237,17 @@ def _exception(error: BaseException) -> Parts:
 
 @functools.lru_cache(maxsize=256)  # the search takes milliseconds
 def _sentinel(value: object) -> Parts:
-    """A bare `object()`: nothing but an address, unless some module keeps it under a name."""
+    """A bare `object()`, identified by the global that holds it; without one it has no identity."""
     for module in sorted(sys.modules):
         space = getattr(sys.modules[module], "__dict__", None) or {}
-        for name, kept in list(space.items()):
-            if kept is value:
+        for name, each in list(space.items()):
+            if each is value:
                 return Parts("sentinel", [canonical_module(module), name])
     return refuse(value)
 
 
 def _inert(value: Any) -> Parts:
-    """What for, and the user's own class. A progress bar may stand for what it runs over."""
+    """The category, the class if it is the project's, and what a progress bar iterates over."""
     kind = type(value)
     own = kind if is_project_module(kind.__module__) else None
     over = value.__dict__.get("iterable") if "tqdm.std.tqdm" in map(name_of, kind.__mro__) else None
@@ -255,7 +255,7 @@ def _inert(value: Any) -> Parts:
 
 
 def counter_at(counter: Any) -> tuple[Any, Any] | None:
-    """Where an `itertools.count` of plain numbers is, and its step. Its repr is the only public way to see that."""
+    """The next number of an `itertools.count` and its step, from its repr; None if they are not plain numbers."""
     try:
         found = ast.literal_eval(repr(counter).removeprefix("count"))
     except (ValueError, SyntaxError):
@@ -279,7 +279,7 @@ def _random(value: Any) -> Sequence[Any]:
     return [value.getstate()] if name is None else [name]
 
 
-# These describe their subclasses as well. Functions and classes are added by code.py, which builds on values.
+# These describe subclasses as well. `identity.code` adds functions, classes and modules.
 WHOLE: dict[str, Describe] = {
     "builtins.builtin_function_or_method": _builtin,
     "builtins.method": lambda v: Parts("method", [v.__func__, v.__self__]),
@@ -289,13 +289,10 @@ WHOLE: dict[str, Describe] = {
     "builtins.wrapper_descriptor": _member,
     "builtins.getset_descriptor": _member,
     "builtins.member_descriptor": _member,
-    "weakref.WeakValueDictionary": lambda v: Parts("weak values", list(chain.from_iterable(v.items()))),
-    "weakref.WeakKeyDictionary": lambda v: Parts("weak keys", list(chain.from_iterable(v.items()))),
     "_weakrefset.WeakSet": lambda v: Parts("weak set", list(v), unordered=True),
     "builtins.property": lambda v: Parts("property", [type(v), v.fget, v.fset, v.fdel]),
     "builtins.staticmethod": lambda v: Parts("staticmethod", [v.__func__]),
     "builtins.classmethod": lambda v: Parts("classmethod", [v.__func__]),
-    "builtins.module": lambda v: Parts("module", [canonical_module(v.__name__)]),
     "builtins.BaseException": _exception,
     "functools.partial": _partial,
     "functools._lru_cache_wrapper": lambda v: Parts("lru_cache", [v.__wrapped__, v.cache_parameters()]),
@@ -305,13 +302,13 @@ WHOLE: dict[str, Describe] = {
     "types.GenericAlias": lambda v: Parts("alias", [v.__origin__, v.__args__]),
     "types.UnionType": lambda v: Parts("union", [v.__args__]),
     "types.SimpleNamespace": lambda v: Parts("namespace", [type(v), *attributes(v)], "attribute"),
-    "builtins.ObjectProxy": _proxy,  # wrapt 1 compiled, then wrapt 2, then either without its extension
+    "builtins.ObjectProxy": _proxy,  # wrapt 1, then wrapt 2, then either without its C extension
     "_wrappers.ObjectProxy": _proxy,
     "wrapt.wrappers.ObjectProxy": _proxy,
     **dict.fromkeys(INERT, _inert),
 }
 
-# A place in a process, not a value. Named here so that the error speaks of them, and not of something inside.
+# Tied to a process, so they have no content. Listed so that the error names them, and not something inside them.
 REFUSED = frozenset(
     f"{module}.{name}"
     for module, names in {
@@ -345,7 +342,7 @@ REFUSED = frozenset(
 
 @once_per_type
 def is_refused(kind: type) -> bool:
-    """Whether values of this type are places in a process."""
+    """Whether values of this type are tied to a process, and have no identity."""
     names = [f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__]
     return next((name in REFUSED for name in names if name in REFUSED or name in CONTENT or name in WHOLE), False)
 
@@ -354,7 +351,7 @@ def is_refused(kind: type) -> bool:
 
 
 def _set(value: Any) -> Parts:
-    """Elements of one kind with a natural order are sorted; others the walk orders by their digests."""
+    """Elements of one type with a natural order are sorted; others are ordered by their digests later."""
     name, kinds = type(value).__name__, set(map(type, value))
     if len(kinds) == 1 and kinds <= {int, str, bytes}:
         return Parts(f"sorted {name}", sorted(value), "element")
@@ -392,7 +389,7 @@ def _text(value: Any) -> list[Any]:
 
 
 def _ordered_dict(value: Any) -> list[Any]:
-    # `dict.copy` would give the order of insertion, not that of `move_to_end`.
+    # `dict.copy` would ignore `move_to_end`.
     ordered = sys.modules["collections"].OrderedDict
     return [dict(ordered.items(value))]
 
@@ -403,7 +400,7 @@ def _buffer(value: Any) -> list[Any]:
 
 Content: TypeAlias = Callable[[Any], Sequence[Any]]
 
-# What a value holds; a subclass adds its class and its own attributes.
+# The content of values; for a subclass, its class and its own attributes are added.
 CONTENT: dict[str, Content] = {
     "builtins.int": lambda v: [int.__int__(v)],
     "builtins.float": lambda v: [float.__float__(v)],

@@ -1,4 +1,4 @@
-"""Telling apart values that contain each other, by what can be seen from each of them."""
+"""Distinguishes values that contain each other, by what can be reached from each of them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Signature: TypeAlias = tuple[bytes, ...]
 def colours(
     labels: Sequence[bytes], edges: Sequence[Sequence[int]], loose: Sequence[bool], mix: Callable[[object], bytes]
 ) -> list[bytes]:
-    """A colour for each node of a graph, equal for two nodes if and only if no walk from them sees a difference.
+    """A colour for each node of a graph: equal for two nodes if and only if no walk from them finds a difference.
 
-    A node is seen by its label; its edges are in order unless it is `loose`. Nodes of one colour that see different
-    colours are told apart; those that see what the colour stands for keep it, so that, of a long chain, only the
-    links near the news are looked at again. Each decision depends on what is seen and never on how many nodes see
-    it, hence shared and copied parts get the same colours.
+    A walk sees the labels of nodes and the order of their edges, unless a node is `loose`. Nodes of one colour whose
+    neighbours differ in colour are split. The group whose view (neighbours' colours) the colour stands for keeps it, so
+    that in a long chain only nodes near a change are examined again. Decisions depend on views and never on how many
+    nodes have them, so shared and copied parts get the same colours.
     """
     found, size, meaning = list(labels), Counter(labels), dict[bytes, Signature]()
     back: list[list[int]] = [[] for _ in labels]
@@ -25,18 +25,18 @@ def colours(
         for other in others:
             back[other].append(node)
 
-    def seen_by(node: int) -> Signature:
-        sees = [found[other] for other in edges[node]]
-        return tuple(sorted(sees) if loose[node] else sees)
+    def view_of(node: int) -> Signature:
+        neighbours = [found[other] for other in edges[node]]
+        return tuple(sorted(neighbours) if loose[node] else neighbours)
 
     touched: Iterable[int] = range(len(labels))
     while touched:
         groups: dict[bytes, dict[Signature, list[int]]] = {}
         for node in touched:
-            groups.setdefault(found[node], {}).setdefault(seen_by(node), []).append(node)
+            groups.setdefault(found[node], {}).setdefault(view_of(node), []).append(node)
         changed: list[int] = []
         for colour, views in groups.items():
-            if size[colour] > sum(map(len, views.values())):  # the untouched ones see what they always saw
+            if size[colour] > sum(map(len, views.values())):  # the untouched nodes still have the old view
                 views.setdefault(meaning[colour], [])
             if meaning.get(colour) not in views:
                 meaning[colour] = min(views)

@@ -1,6 +1,7 @@
-"""What only coordinates or displays: which lock, logger or progress bar a step is given changes nothing about its outcome.
+"""Inert types: objects that only coordinate or display, such as locks, loggers and progress bars.
 
-Known by the names of their types, so that nothing is imported for it; subclasses are of the same category.
+Which one a step is given does not change its outcome. Types are recognised by name, so that nothing need be imported;
+subclasses have the same category.
 """
 
 from __future__ import annotations
@@ -58,21 +59,21 @@ T = TypeVar("T")
 
 
 def once_per_type(function: Callable[[type], T]) -> Callable[[type], T]:
-    """Remember the answers of a function of types."""
-    known: dict[int, tuple[type, T]] = {}  # by id: a metaclass may have its own idea of which classes are equal
+    """Cache a function of types."""
+    known: dict[int, tuple[type, T]] = {}  # by id, because a metaclass may define equality
 
-    def answer(kind: type) -> T:
+    def cached(kind: type) -> T:
         found = known.get(id(kind))
         if found is None:
-            if len(known) > 4096:  # a program that makes classes without end must not fill the memory
+            if len(known) > 4096:  # the program keeps making classes
                 known.clear()
             found = known[id(kind)] = kind, function(kind)
         return found[1]
 
-    return answer
+    return cached
 
 
 @once_per_type
 def category(kind: type) -> str | None:
-    """What a type of that sort is for; None for all other types."""
+    """The category of an inert type; None for other types."""
     return next(filter(None, (INERT.get(f"{module_of(base)}.{base.__qualname__}") for base in kind.__mro__)), None)

@@ -1,7 +1,7 @@
-"""Iterators of Python's own that hand out data: what is left in them, and how to go on to where a step left one.
+"""Python's builtin iterators over data: what is left in them, and how to advance one to where a step left it.
 
-`__reduce__` tells both without taking an item. Those of itertools have it up to Python 3.13 (deprecated since 3.12); where
-it is gone, or there is a generator at the bottom, an iterator has no identity.
+`__reduce__` reveals both without taking an item. Those of itertools have it up to Python 3.13 (deprecated since 3.12).
+Without it, or with a generator as the source, an iterator has no identity.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ MADE_OF: frozenset[type] = frozenset(
         itertools.zip_longest,
     ]
 )
-# These have no place of their own, and may call a function for each item: they are where what they take from is.
+# These have no position of their own, only that of their sources, and may call a function for each item.
 THROUGH: frozenset[type] = frozenset([zip, map, filter, itertools.starmap, itertools.filterfalse, itertools.compress])
 _ALL = LEAVES | MADE_OF | THROUGH
 NAMES = [f"{kind.__module__}.{kind.__qualname__}" for kind in _ALL]
 
 
 class Lost(LookupError):
-    """An iterator that cannot be looked into, or does not come by the place that it is to go to."""
+    """An iterator that cannot be inspected, or never reaches the position it should be advanced to."""
 
 
 def parts(iterator: Any) -> list[Any]:
-    """What it is made of, other iterators among it. `Lost` if it does not tell."""
+    """What it consists of, which may include other iterators. `Lost` if it cannot be inspected."""
     try:
         return list(iterator.__reduce__()[1:])
-    except (TypeError, RuntimeError, DeprecationWarning):  # none here; a dict that has changed; warnings are errors
+    except (TypeError, RuntimeError, DeprecationWarning):  # no `__reduce__`; the dict has changed; warnings are errors
         raise Lost from None
 
 
 def sources(iterator: Any) -> Iterable[Any]:
-    """What an iterator without a place of its own takes from, and the function that it calls."""
+    """The iterators that a `THROUGH` iterator takes from, and the function it calls."""
     try:
         return list(parts(iterator)[0])
     except Lost:
@@ -56,7 +56,7 @@ def sources(iterator: Any) -> Iterable[Any]:
 
 
 def place(iterator: Any) -> Any:
-    """Where it is, as numbers. `Lost` if it calls functions, or takes from something that cannot be looked into."""
+    """Its position, as numbers. `Lost` if it calls functions, or has a source that cannot be inspected."""
     if type(iterator) not in LEAVES | MADE_OF | {zip}:
         raise Lost
     made_from, *state = parts(iterator)
@@ -82,7 +82,7 @@ def can_go_on(iterator: Any) -> bool:
 
 
 def go_on(iterator: Any, to: Any) -> None:
-    """Take items until it is at a place further on, which nobody but the taker sees."""
+    """Take items until it reaches a later position, as the skipped step would have."""
     begin = now = place(iterator)
     while now != to:
         try:

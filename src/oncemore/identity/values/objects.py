@@ -1,4 +1,4 @@
-"""How any object is described: by what its author says identifies it, as a kind we know, or by its attributes."""
+"""Chooses how any object is taken apart: by its registered identity, as a type known to us, or by its attributes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import FingerprintError, UsageError
 from ...modules import is_project_module, module_of, of_class
 from . import arrays, builtin_types, tables
-from . import opaque as opaque  # it adds to the kinds
+from . import opaque as opaque  # adds to `builtin_types.WHOLE`
 from .builtin_types import Describe, Parts, attributes, canonical_module, layout_of, name_of, refuse
 from .inert import category
 
@@ -19,15 +19,15 @@ _LIBRARIES = {
     **dict.fromkeys(("numpy", "torch"), arrays.describer),
     **dict.fromkeys(("pandas", "polars", "pyarrow"), tables.describer),
 }
-_HEAP_TYPE = 1 << 9  # a flag of CPython: the class was made at run time, not compiled in
+_HEAP_TYPE = 1 << 9  # CPython's flag for a class made at run time, not compiled into the interpreter
 _PLAIN = (type(None), bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset)
 
 _registered: dict[type, Callable[[Any], object]] = {}
-_chosen: dict[int, tuple[type, Describe]] = {}  # by id: a metaclass may have its own idea of which classes are equal
+_chosen: dict[int, tuple[type, Describe]] = {}  # by id, because a metaclass may define equality
 
 
 def register_identity(kind: type, function: Callable[[Any], object]) -> None:
-    """Let `function(value)` give what identifies a value of `kind` or of a subclass: anything simpler than itself."""
+    """Identify values of `kind` and its subclasses by `function(value)`, which must not return the value itself."""
     if kind in _PLAIN or kind is object:
         raise UsageError(f"the identity of {kind.__name__} is its content: it cannot be replaced")
     _registered[kind] = function
@@ -39,16 +39,16 @@ def describe(value: Any) -> Parts:
     kind = type(value)
     found = _chosen.get(id(kind))
     if found is None:
-        if len(_chosen) > 4096:  # a program that makes classes without end must not fill the memory
+        if len(_chosen) > 4096:  # the program keeps making classes
             _chosen.clear()
         found = _chosen[id(kind)] = kind, _choose(kind, value)
     return found[1](value)
 
 
 def _choose(kind: type[Any], sample: object) -> Describe:
-    stated = _stated(kind)
-    if stated is not None:
-        return stated
+    declared = _declared(kind)
+    if declared is not None:
+        return declared
     if kind in builtin_types.EXACT:
         return builtin_types.EXACT[kind]
     if module_of(kind) == "typing" and getattr(typing, kind.__name__, None) is kind and not issubclass(kind, type):
@@ -72,8 +72,8 @@ def _choose(kind: type[Any], sample: object) -> Describe:
 
 
 def is_its_attributes(kind: type[Any]) -> bool:
-    """Whether nothing but its attributes, and what its builtin base holds, identifies an object of this type."""
-    if _stated(kind) is not None or kind in copyreg.dispatch_table:
+    """Whether objects of this type are identified by their attributes and the content of a builtin base alone."""
+    if _declared(kind) is not None or kind in copyreg.dispatch_table:
         return False
     names = ("__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__")
     made = [base for base in kind.__mro__ if base.__flags__ & _HEAP_TYPE and base.__module__ != "collections"]
@@ -81,8 +81,8 @@ def is_its_attributes(kind: type[Any]) -> bool:
     return all(getattr(vars(base).get("__getstate__"), "__module__", "") == "dataclasses" for base in written)
 
 
-def _stated(kind: type) -> Describe | None:
-    """What the user said about the type, or about the nearest of its bases."""
+def _declared(kind: type) -> Describe | None:
+    """The identity that the user declared for the type or its nearest base."""
     for base in kind.__mro__:
         if base in _registered:
             return _identified_by(_registered[base])
@@ -94,7 +94,7 @@ def _stated(kind: type) -> Describe | None:
 def _identified_by(function: Callable[[Any], object]) -> Describe:
     def describe_by_identity(value: Any) -> Parts:
         identity = function(value)
-        if identity is value:  # it would stand for itself, and every other value of its class as well
+        if identity is value:  # all values of the class would have one digest
             return refuse(value)
         return Parts("identity", [type(value), identity])
 
@@ -111,10 +111,10 @@ def _with_content(kind: type, base: type, content: builtin_types.Content) -> Des
 
 
 def _state(kind: type, bases: tuple[type, ...]) -> Callable[[Any], list[Any]]:
-    """How to read what these classes add to a value: `__getstate__` if one wrote it, else attributes and slots."""
+    """How to read the state that these classes add: by `__getstate__` if one defines it, else attributes and slots."""
     written = any("__getstate__" in vars(base) for base in bases if base is not object)
     getstate = of_class(kind, "__getstate__")
-    # Dataclasses with slots bring a `__getstate__` on some Python versions and not on others.
+    # Only some Python versions add a `__getstate__` to dataclasses with slots.
     if written and getattr(getstate, "__module__", "") != "dataclasses":
         return _written_state
     whole = layout_of(kind)
@@ -131,28 +131,28 @@ def _written_state(value: Any) -> list[Any]:
 
 
 def _named(value: object, name: str, state: Any) -> list[Any]:
-    """A state made of the value's own attributes is in no order; any other is taken as it is, without caches."""
+    """The parts of a pickling state, without caches. A dict of the value's attributes is sorted, others are not."""
     if state is None:
         return []
     shape = layout_of(type(value))
     known, caches = shape.space_of(value), shape.caches
     if type(state) is dict and state.keys() <= known.keys():
         return attributes(None, {key: each for key, each in state.items() if key not in caches})
-    if type(state) is tuple and len(state) == 2:  # attributes and slots, as Python itself gives them
-        return [name, tuple(_counted(part, caches) for part in state)]
-    if type(state) is dict and "__dict__" in state:  # the same, as pydantic does
-        return [name, {**state, "__dict__": _counted(state["__dict__"], caches)}]
+    if type(state) is tuple and len(state) == 2:  # attributes and slots, in Python's own format
+        return [name, tuple(_without_caches(part, caches) for part in state)]
+    if type(state) is dict and "__dict__" in state:  # pydantic's format
+        return [name, {**state, "__dict__": _without_caches(state["__dict__"], caches)}]
     return [name, state]
 
 
-def _counted(part: Any, caches: frozenset[str]) -> Any:
+def _without_caches(part: Any, caches: frozenset[str]) -> Any:
     return {key: part[key] for key in sorted(part) if key not in caches} if builtin_types.is_named(part) else part
 
 
 def _by_convention(kind: Any, sample: object) -> Describe:
-    """Attributes if that is all there is to the value, else what its `__reduce__` gives."""
+    """By attributes if the value consists of nothing else, otherwise by its `__reduce__`."""
     if isinstance(of_class(kind, "__next__"), types.WrapperDescriptorType):
-        return refuse  # an iterator written in C: to look at its content is to consume it
+        return refuse  # an iterator written in C: reading its content consumes it
     custom = any(of_class(kind, name) is not vars(object)[name] for name in ("__reduce_ex__", "__reduce__"))
     making = any(of_class(kind, name) is not None for name in ("__getnewargs__", "__getnewargs_ex__"))
     if custom or making or any(known is kind for known in copyreg.dispatch_table):
@@ -161,9 +161,8 @@ def _by_convention(kind: Any, sample: object) -> Describe:
     if state is not _written_state:
         try:
             object.__reduce_ex__(sample, 2)
-        except (
-            Exception
-        ):  # it holds something that is not among its attributes, or answers to every name Python asks for
+        except Exception:
+            # Either it has content besides its attributes, or only its `__getattr__` confuses pickle.
             if of_class(kind, "__getattr__") is None or not all(map(_is_written, kind.__mro__[:-1])):
                 return refuse
     if is_project_module(module_of(kind)):
@@ -172,14 +171,14 @@ def _by_convention(kind: Any, sample: object) -> Describe:
     def describe_foreign(value: Any) -> Parts:
         found = state(value)
         if any(category(type(each)) == "lock" for each in found):
-            return refuse(value)  # a library's client, pool or engine: it works on something that lives elsewhere
+            return refuse(value)  # a library's client, pool or engine: a handle to something outside the process
         return Parts("object", [type(value), *found], "attribute")
 
     return describe_foreign
 
 
 def _is_written(kind: type) -> bool:
-    """Whether a class statement made the class, so that its objects are their attributes."""
+    """Whether a class statement made the class, so that its objects have no content besides attributes."""
     return bool(kind.__flags__ & _HEAP_TYPE) and not isinstance(vars(kind).get("__new__"), types.BuiltinFunctionType)
 
 

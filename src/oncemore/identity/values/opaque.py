@@ -1,6 +1,6 @@
-"""Kinds of the standard library whose content lies elsewhere: in C, in shared memory, in a manager's process.
+"""Standard library types whose content is elsewhere: in C, in shared memory, in a manager's process; and mocks.
 
-They are known by name, as those in builtin_types.py. How they are changed is in surroundings/mutable_types.py.
+They are recognised by name, like those in builtin_types.py. surroundings/mutable_types.py handles changes to them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .builtin_types import WHOLE, Parts, refuse
 
 
 def memory_of(value: Any) -> bytes | None:
-    """The content of an object of ctypes; None if it holds pointers, which mean nothing elsewhere."""
+    """The content of a ctypes object; None if it holds pointers, which are meaningless in another process."""
     ctypes: Any = sys.modules["ctypes"]
     if _has_pointers(type(value)):
         return None
@@ -22,7 +22,7 @@ def memory_of(value: Any) -> bytes | None:
 
 def _has_pointers(kind: Any) -> bool:
     inner = getattr(kind, "_type_", None)
-    if isinstance(inner, str):  # a number or character: "i"; pointers are these
+    if isinstance(inner, str):  # a type code, such as "i" for an int
         return inner in "PzZOX"
     if isinstance(inner, type):
         return not hasattr(kind, "_length_") or _has_pointers(inner)
@@ -51,7 +51,7 @@ def _mock(value: Any) -> Parts:
 
 
 def _configured(mock: Any, seen: set[int]) -> list[Any] | None:
-    """What a mock was told to be: not its calls, nor what it made up when it was asked. None if nothing."""
+    """How a mock was configured, without recorded calls and children it created by itself; None if it was not."""
     if id(mock) in seen:
         return None
     seen.add(id(mock))

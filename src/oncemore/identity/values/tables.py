@@ -1,6 +1,6 @@
-"""Frames, series and columns of pandas, polars and pyarrow: by name, type and content, however they lie in memory.
+"""Frames, series and columns of pandas, polars and pyarrow: identified by name, type and content, whatever their layout.
 
-A value of such a type shows that its library is loaded; none is ever imported from here.
+If there is a value of such a type, its library is loaded; this module never imports one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .builtin_types import Describe, Parts, name_of
 
 
 def describer(kind: type) -> Describe | None:
-    """What describes values of `kind`, if it is one of ours."""
+    """How to describe values of `kind`; None if it is not handled here."""
     for library, describers in (("pandas", _PANDAS), ("polars", _POLARS), ("pyarrow", _ARROW)):
         module = loaded(library)
         for path, describe in describers.items() if module is not None else ():
@@ -33,19 +33,19 @@ def describer(kind: type) -> Describe | None:
 
 
 def _own(value: Any) -> object:
-    """The class: by its bare name if it is the library's, since the modules behind it move between versions."""
+    """The class: by its bare name if it is pandas' own, because its module differs between versions."""
     kind = type(value)
     return kind.__name__ if kind.__module__.partition(".")[0] == "pandas" else kind
 
 
 def _column(values: Any) -> Any:
-    """The array behind a column: numpy's own where there is one."""
+    """The array of a column, as a numpy array if it is one."""
     array = values.array
     return array.to_numpy() if type(array).__name__ in ("NumpyExtensionArray", "PandasArray") else array
 
 
 def _extras(frame: Any) -> list[Any]:
-    """What a subclass declares to carry along."""
+    """The attributes that a subclass declares in `_metadata`."""
     extras = [(name, getattr(frame, name, None)) for name in frame._metadata if name != "_name"]
     return [part for extra in extras for part in extra]
 
@@ -65,7 +65,7 @@ def _index(index: Any) -> Parts:
     names, kind = list(index.names), _own(index)
     if kind == "RangeIndex":
         return Parts("pandas.Index", [kind, names, index.start, index.stop, index.step])
-    if hasattr(index, "levels"):  # what a level offers and no row uses is no content
+    if hasattr(index, "levels"):  # a MultiIndex; unused level values are not part of the content
         return Parts("pandas.Index", [kind, names, [_column(index.get_level_values(at)) for at in range(len(names))]])
     return Parts("pandas.Index", [kind, names, _column(index), getattr(index, "freqstr", None)])
 
@@ -75,7 +75,7 @@ def _categorical(array: Any) -> Parts:
 
 
 def _numbered(array: Any) -> Parts:
-    """Dates, durations and periods are numbers with a unit, and perhaps a zone."""
+    """Dates, durations and periods: integers, and a dtype with unit and time zone."""
     return Parts("pandas.array", [str(array.dtype), array.asi8])
 
 
@@ -102,12 +102,12 @@ def _interval_array(array: Any) -> Parts:
 
 
 def _sparse(array: Any) -> Parts:
-    places = array.sp_index.to_int_index().indices
-    return Parts("pandas.array", ["sparse", len(array), array.sp_values, places, array.fill_value])
+    indices = array.sp_index.to_int_index().indices
+    return Parts("pandas.array", ["sparse", len(array), array.sp_values, indices, array.fill_value])
 
 
 def _foreign_array(array: Any) -> Parts:
-    """A kind of column that another library brings: element by element."""
+    """A third-party extension array, element by element."""
     return Parts("pandas.array", [type(array), str(array.dtype), list(array)])
 
 
@@ -155,12 +155,12 @@ _PANDAS: dict[str, Describe] = {
 
 
 def _polars_frame(frame: Any) -> Parts:
-    columns = frame.get_columns()  # each has its name
+    columns = frame.get_columns()  # with their names
     return Parts("polars.DataFrame", [len(columns), frame.height, *columns], "column")
 
 
 def _polars_series(series: Any) -> Parts:
-    """Missing values by where they are, the others by a fixed value in their place: what lies below a null varies."""
+    """The positions of nulls, and the content with nulls replaced, because the memory behind a null is arbitrary."""
     missing = series.is_null()
     nulls = content(missing.to_numpy()) if series.null_count() else None
     kind = [series.name, *_polars_dtype(series.dtype), len(series), nulls]
@@ -192,19 +192,19 @@ def _polars_content(series: Any) -> list[Any]:
 
 
 def _polars_plan(plan: Any) -> Parts:
-    """A plan, not its result. The files that it will read count by their names."""
+    """A query plan, not its result. Files that it will read are identified by name."""
     pl: Any = sys.modules["polars"]
     try:
-        steps = plan.serialize() if isinstance(plan, pl.LazyFrame) else plan.meta.serialize()
+        serialized = plan.serialize() if isinstance(plan, pl.LazyFrame) else plan.meta.serialize()
     except Exception as error:
         raise FingerprintError(name_of(type(plan))) from error
-    if any(mark in steps for mark in _PYTHON_IN_PLAN):
-        why = TypeError("it calls a Python function, and its plan does not tell what that does")
-        raise FingerprintError(name_of(type(plan))) from why
-    return Parts("polars plan", [type(plan).__name__, steps])
+    if any(marker in serialized for marker in _PYTHON_IN_PLAN):
+        cause = TypeError("its plan calls a Python function, whose code is not part of the plan")
+        raise FingerprintError(name_of(type(plan))) from cause
+    return Parts("polars plan", [type(plan).__name__, serialized])
 
 
-# How plans begin to write a function: polars' own words for one, and the pickle of one, also byte by byte as numbers.
+# How serialized plans mark a Python function: polars' names for one, or the start of a pickle, also as a list of numbers.
 _PYTHON_IN_PLAN = (
     b"PLPYFN",
     b"PLPYUDF",
@@ -236,7 +236,7 @@ def _arrow_field(field: Any) -> list[Any]:
 
 
 def _arrow_type(kind: Any) -> list[Any]:
-    """The type, with what its text leaves out: what the fields inside it are and whether they can be missing."""
+    """The type, with details that its text omits: nested fields, and whether they are nullable."""
     pa: Any = sys.modules["pyarrow"]
     if pa.types.is_dictionary(kind):
         return ["dictionary", str(kind.index_type), kind.ordered, *_arrow_type(kind.value_type)]
@@ -259,14 +259,14 @@ def _arrow_scalar(scalar: Any) -> Parts:
 
 
 def _arrow_content(array: Any) -> list[Any]:
-    """The content of an array or a chunked one, as numbers where it can be: Python's own times end at microseconds."""
+    """The content of a (chunked) array, as numbers where possible: Python's times would lose nanoseconds."""
     pa: Any = sys.modules["pyarrow"]
     types, kind = pa.types, array.type
     chunks = getattr(array, "chunks", [array]) or [pa.nulls(0, kind)]
     if isinstance(kind, pa.BaseExtensionType):
         return _arrow_content(_of_chunks([chunk.storage for chunk in chunks]))
     if types.is_dictionary(kind):
-        order = [chunk.dictionary for chunk in chunks] if kind.ordered else []  # it has a meaning
+        order = [chunk.dictionary for chunk in chunks] if kind.ordered else []
         order = [each for at, each in enumerate(order) if each not in order[:at]]
         return [order, *_arrow_content(_of_chunks([chunk.dictionary_decode() for chunk in chunks]))]
     if types.is_run_end_encoded(kind):
@@ -291,7 +291,7 @@ def _arrow_content(array: Any) -> list[Any]:
         return _arrow_content(_of_chunks([chunk.cast(pa.list_(pairs)) for chunk in chunks]))
     if types.is_union(kind):
         return [[part for value in array for part in (value.type_code, value.value)]]
-    if hasattr(chunks[0], "value_lengths"):  # a list of some kind
+    if hasattr(chunks[0], "value_lengths"):  # a list type
         lengths = _of_chunks([chunk.value_lengths() for chunk in chunks])
         return [len(array), nulls, lengths, _of_chunks([chunk.flatten() for chunk in chunks])]
     return [len(array), nulls, array.to_pylist()]
@@ -303,14 +303,14 @@ def _of_chunks(chunks: list[Any]) -> Any:
 
 
 def _arrow_text(chunks: Iterable[Any], size: int) -> tuple[bytes, bytes]:
-    """The lengths of the strings, and all their bytes in a row: neither depends on how they are cut into chunks."""
+    """Digests of the strings' lengths and of all their bytes. Neither depends on how the array is chunked."""
     np: Any = sys.modules["numpy"]
     lengths, text = hasher(size), hasher(size)
     for chunk in chunks:
         filled = chunk.fill_null("")
-        _, places, data = filled.buffers()
+        _, offsets, data = filled.buffers()
         if len(filled):
-            ends = np.frombuffer(places, "i8")[filled.offset : filled.offset + len(filled) + 1]
+            ends = np.frombuffer(offsets, "i8")[filled.offset : filled.offset + len(filled) + 1]
             lengths.update(np.diff(ends).view("u1"))
             text.update(memoryview(data or b"")[ends[0] : ends[-1]])
     return lengths.digest(16), text.digest(16)
