@@ -117,7 +117,7 @@ def repair(target: str | os.PathLike[str]) -> Repaired:
     return Repaired(
         store=store.url,
         aside=done.aside,
-        entries=done.kept,
+        entries=done.recovered,
         unsound=tuple(done.unsound),
         unnamed=tuple(unnamed),
         runs=runs,
