@@ -101,9 +101,9 @@ def test_the_url_keeps_the_options(tmp_path):
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("", "not the path"),
-        ("a\0b", "not the path"),
-        ("disk:", "not the path"),
+        ("", "not a valid path"),
+        ("a\0b", "not a valid path"),
+        ("disk:", "not a valid path"),
         ("disk://host/path", "disk:///absolute/path"),
         ("disk:x?durable=maybe", "unknown option"),
         ("disk:x?colour=red", "unknown option"),
@@ -129,7 +129,7 @@ def test_a_drive_letter_is_no_scheme(tmp_path, monkeypatch):
 
 
 def test_an_unknown_durability_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="'process' and 'power'"):
+    with pytest.raises(UsageError, match="'process' or 'power'"):
         DiskStore(tmp_path, durable="maybe")
 
 

@@ -284,7 +284,7 @@ def test_a_snapshot_stays_while_a_step_that_stays_has_none_nearer(store: str) ->
     assert history.verify().well
     with checkpoint_scope("r", store=store) as run:
         assert [c.step for c in run.checkpoints] == ["append"]
-        with pytest.warns(CheckpointWarning, match="Restored the nearest before it"):
+        with pytest.warns(CheckpointWarning, match="Restored the nearest earlier state"):
             assert run.restore().behind == 1
         assert run.state["items"] == ["x"] * LARGE
 

@@ -495,9 +495,7 @@ class _Blank(diskcache.Cache):
         try:
             super().__init__(os.sep, **SETTINGS)
             execute = self._connection.execute
-            execute(
-                "DROP INDEX IF EXISTS Cache_expire_time"
-            )  # nothing expires, and the index takes a tenth of a small commit's time
+            execute("DROP INDEX IF EXISTS Cache_expire_time")  # unused, and a tenth of a small commit's time
             execute("CREATE INDEX Cache_filename ON Cache(filename) WHERE filename IS NOT NULL")  # for maintenance
             execute("INSERT INTO Settings VALUES ('oncemore_format', ?)", (FORMAT,))
             if hidden:
@@ -533,7 +531,7 @@ def _create(directory: str, locks: LockFile, *, durable: bool) -> None:
     while (hold := locks.acquire("\0create")) is None:
         if time.monotonic() > deadline:
             raise StoreUnavailable(
-                f"another process has been creating the store {directory} for too long; find and stop it, or try again"
+                f"the store {directory} is still being created by another process: find and stop it, or try again"
             )
         time.sleep(0.002)
     try:

@@ -65,7 +65,7 @@ def destroyed(directory: str, cause: str) -> StoreDamaged:
     return StoreDamaged(
         f"the database of the store is damaged: {os.path.join(directory, DBNAME)}: {cause}. "
         f"Recover what can be read with `oncemore repair --store {shlex.quote(directory)}`, restore a backup of the "
-        f"directory, or move {directory} away to start fresh"
+        f"directory, or move {directory} aside to start fresh"
     )
 
 
