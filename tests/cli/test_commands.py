@@ -397,7 +397,7 @@ def test_a_strangers_archive_is_refused_unless_trusted(shell: Shell, monkeypatch
     monkeypatch.setenv("ONCEMORE_KEY", "the secret of somebody else")
     code, _, err = shell("import runs.zip --store two")
     assert code == FAILED
-    assert "not signed with your secret" in err
+    assert "not signed with your key" in err
     assert shell("import runs.zip --store two --trust")[0] == DONE
     assert History("two").run_ids() == ["nightly"]
 

@@ -257,7 +257,10 @@ def test_a_damaged_snapshot_that_was_asked_for_by_id_is_not_replaced_by_another(
             run.state["n"] = n
             run.checkpoint("tick")
         damage(run, "tick")
-        with pytest.warns(CheckpointWarning, match="r:3"), pytest.raises(UsageError, match="no checkpoint to restore"):
+        with (
+            pytest.warns(CheckpointWarning, match="r:3"),
+            pytest.raises(UsageError, match="no usable checkpoint 'r:3'"),
+        ):
             run.restore("r:3")
 
 

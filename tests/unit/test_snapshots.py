@@ -227,7 +227,7 @@ def test_where_there_is_no_snapshot_before_a_step_nothing_is_restored(store: str
     with checkpoint_scope("r", store=store) as run:
         run.state["items"] = ["x"] * LARGE
         idle(0)
-        with pytest.raises(UsageError, match="no snapshot before it"):
+        with pytest.raises(UsageError, match="no earlier snapshot"):
             run.restore("idle")
         with pytest.raises(UsageError, match="there is no checkpoint to restore"):
             run.restore()

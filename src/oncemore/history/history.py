@@ -17,7 +17,7 @@ from ..errors import UsageError
 from ..keyed import claim, keyed
 from ..opening import default_store
 from ..records import Record, record_key
-from ..retention import Policy, Pruned, give_back, prune
+from ..retention import Policy, Pruned, free_space, prune
 from ..run import RunView
 from ..secret import secret
 from ..stores import Store, default_target, open_store
@@ -117,7 +117,7 @@ class History:
     def delete(self, run_id: str) -> None:
         """Remove a run. Entries that its forks need are kept."""
         rollback.delete(self.store, run_id)
-        give_back(self.store)
+        free_space(self.store)
 
     def rename(self, run_id: str, new_id: str) -> None:
         """Change a run's id."""

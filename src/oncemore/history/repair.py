@@ -90,7 +90,7 @@ class _Signatures:
         """The keys and sizes of entries that events refer to but are missing. Called after all rows have been checked."""
         if self.owner not in ("", key_id()) or (self.invalid and not self.valid):
             raise UsageError(
-                f"nothing was repaired: the store was made with a different key than the one in use ({key_id()}, from "
+                f"nothing was repaired: the store was made with another key than the one in use ({key_id()}, from "
                 f"{key_source().text}), and only that key can verify its entries. See `oncemore key`"
             )
         sizes: dict[str, int] = {}

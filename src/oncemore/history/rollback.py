@@ -97,8 +97,8 @@ def _refuse_open(store: Store, run_id: str, record: Record, own: str = "") -> No
     """Raise UsageError if another scope has the run open: it would go on with invalid checkpoints, and its work would be lost."""
     if any(mark != own and records.alive(store, record, mark) for mark in record.open):
         raise UsageError(
-            f"cannot roll back run {run_id}: it is open{' elsewhere, too' if own else ''}, and the work done there would be lost. "
-            f"Stop it first, call run.rollback() in its scope, or fork the run, which does not affect it"
+            f"run {run_id} is open{' elsewhere, too' if own else ''}: after a rollback, the work done there would be lost. "
+            f"Stop it first, or call run.rollback() in its scope, or fork the run, which does not affect it"
         )
 
 
