@@ -154,7 +154,10 @@ class History:
         """Settle an interrupted step with effect="once", named by its node or key; see `Run.resolve`."""
         own, shared = self._intent_entries(run_id)
         is_shared = any(which in (found.key, found.node) for found in effects_once.unknown(shared))
-        running = self.runs(status="running") if is_shared else [run_id] * (self.run(run_id).status == "running")
+        if is_shared:
+            running = [run.id for run in self.runs(status="running")]
+        else:
+            running = [run_id] if self.run(run_id).status == "running" else []
         if running:  # the step may still be in progress
             raise UsageError(
                 f"cannot resolve {which} while a run that may be executing it is running: {running[0]}. Wait for its end or stop it"
