@@ -22,12 +22,17 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(similar[:3])}?" if similar else ""
 
 
-def open_history(store: str | None) -> History:
-    """The history of the given or default store. UsageError if the store does not exist: reading must not create one."""
+def existing_store(store: str | None) -> str:
+    """The given or default store. UsageError if it does not exist: a command that reads must not create one."""
     target = store or default_target()
     if not store_exists(target):
         raise UsageError(f"there is no store at {target}; choose one with --store or ONCEMORE_STORE")
-    return History(target)
+    return target
+
+
+def open_history(store: str | None) -> History:
+    """The history of the given or default store."""
+    return History(existing_store(store))
 
 
 def find_run(history: History, run_id: str) -> PastRun:

@@ -6,11 +6,11 @@ import dataclasses
 
 import click
 
-from .. import History, UsageError
+from .. import History
 from ..history.repair import Repaired, RepairedRun
-from ..stores import default_target, store_exists
 from . import options
 from .codes import PROBLEMS
+from .names import existing_store
 from .output import columns, plural, print_json, print_tables
 
 _RUNS = columns("run", "is", "nodes", "lost", numbers=("nodes",), text="lost")
@@ -28,10 +28,7 @@ def repair(ctx: click.Context, store: str | None, as_json: bool) -> None:
 
     The exit code is 0 if nothing was lost, else 3.
     """
-    target = store or default_target()
-    if not store_exists(target):
-        raise UsageError(f"there is no store at {target}; choose one with --store or ONCEMORE_STORE")
-    found = History.repair(target)
+    found = History.repair(existing_store(store))
     if as_json:
         runs = [{**dataclasses.asdict(run), "whole": run.whole} for run in found.runs]
         print_json({**dataclasses.asdict(found), "runs": runs, "whole": found.whole})

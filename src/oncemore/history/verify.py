@@ -112,11 +112,8 @@ class _Verifier:
         total = sum(1 for _ in self.store.scan("", most=0))
         for key, data in self.store.scan(""):
             try:
-                data = (
-                    self.store.get(key) if data is None else data
-                )  # None if damaged or removed meanwhile; `get` tells which
-                if data is None:
-                    continue
+                if data is None and (data := self.store.get(key)) is None:  # raises if the entry is damaged
+                    continue  # removed meanwhile
                 self.bytes += len(data)
                 self._check(key, data)
             except IntegrityError as error:

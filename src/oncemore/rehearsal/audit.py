@@ -117,12 +117,10 @@ def adopt(
         return found
     pairs = [[step, *pair] for pair, equal in sorted(policy.codes.items()) if equal]
     if not pairs or (rehearsal.end and len(found.equal) < verify):
-        lacking = (
-            "earlier version gives equal results for all calls"
-            if policy.codes
-            else f"call of {step} has a checkpoint from other code"
-        )
-        return Audit(equal=found.equal, stopped=rehearsal.end or f"no {lacking}")
+        stopped = f"no call of {step} has a checkpoint from other code"
+        if policy.codes:
+            stopped = "no earlier version gives equal results for all calls"
+        return Audit(equal=found.equal, stopped=rehearsal.end or stopped)
 
     def change(record: Record) -> list[Event]:
         record.adopted = [*(each for each in record.adopted if each not in pairs), *pairs]

@@ -91,13 +91,9 @@ def _type_at(path: str, mountinfo: str) -> str | None:
         fields = mounted.split(" ")
         if len(fields) < 5 or not device:
             continue
-        point = _unescaped(fields[4])
+        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])  # unescape octal codes
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         # If two file systems are mounted at the same point, the later one hides the earlier.
         if inside and len(point) >= best:
             best, found = len(point), device.split(" ", 1)[0]
     return found
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), text) if "\\" in text else text

@@ -46,7 +46,8 @@ def maintain(cache: Cache, older_than: float) -> Maintenance:
     for folder in cache.use("tidy", _folders, cache.directory):  # including those of killed processes
         with contextlib.suppress(OSError):
             os.removedirs(folder)  # a writer creates missing folders again
-    damaged = [key for key in cache.use("read", _with_file, cache) if not cache.use("read", _intact, cache, key)]
+    rows = cache.use("read", lambda: cache._sql(_NOT_INLINE).fetchall())
+    damaged = [key for (key,) in rows if not cache.use("read", _intact, cache, key)]
     shrink(cache)
     return Maintenance(len(sizes), sum(sizes) + max(0, before - _database_size(cache.path)), damaged)
 
@@ -55,23 +56,22 @@ def orphans(cache: Cache, older_than: float) -> list[str]:
     """See `DiskStore.orphans`."""
     old = cache.use("look into", _old_files, cache, older_than)
     found = cache.use("read", cache.without_row, old)
-    return sorted(
-        name for name in found if os.path.lexists(os.path.join(cache.directory, name))
-    )  # not removed meanwhile
+    # Leave out files that were removed meanwhile.
+    return sorted(name for name in found if os.path.lexists(os.path.join(cache.directory, name)))
 
 
 def shrink(cache: Cache) -> None:
-    """See `DiskStore.shrink`; the journal is emptied too, if nobody is in it."""
+    """See `DiskStore.shrink`. Also empties the journal, if no one is using it."""
 
     def vacuum() -> None:
-        cache._con.executescript("PRAGMA incremental_vacuum")  # a plain execute would stop after one page
+        cache._con.executescript("PRAGMA incremental_vacuum")  # `execute` would stop after one page
         cache._sql("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     cache.use("tidy", cache.exclusively, vacuum)
 
 
 def _old_files(cache: Cache, older_than: float) -> list[str]:
-    """The names, relative to the store, of files that some process wrote and may have abandoned."""
+    """The names, relative to the store, of old files that a process may have abandoned."""
     limit, found = time.time() - older_than, list[str]()
     for folder in [cache.directory, *_folders(cache.directory)]:
         for path in _listed(folder):
@@ -104,10 +104,6 @@ def _listed(folder: str) -> list[str]:
 
 def _is_pair(path: str) -> bool:
     return len(os.path.basename(path)) == 2 and os.path.isdir(path) and not os.path.islink(path)
-
-
-def _with_file(cache: Cache) -> list[str]:
-    return [key for (key,) in cache._sql(_NOT_INLINE).fetchall()]
 
 
 def _intact(cache: Cache, key: str) -> bool:
