@@ -235,13 +235,15 @@ class Definition:
     def _acquire(self, call: Call, look: Callable[[Bytes | None], Any]) -> Path[list[Lease[Any]]]:
         """The lease on the node; for effect="once" also that on the call, whatever its code. None if others had one."""
         guard: Lease[Bytes | None] | None = None
+        around = [key for node in steps_around() for key in (node.key, *([node.intent] if node.call else []))]
         if self.once:
-            guard = yield from acquire(call.run.store, call.node.intent, lambda intent: intent, required=True)
+            intent = call.node.intent
+            guard = yield from acquire(call.run.store, intent, lambda entry: entry, around=around, required=True)
             if guard is None:
                 return []
             call.intent = guard.seen
         try:
-            lease = yield from acquire(call.run.store, call.node.key, look, required=self.once)
+            lease = yield from acquire(call.run.store, call.node.key, look, around=around, required=self.once)
         except BaseException:
             if guard is not None:
                 guard.release()

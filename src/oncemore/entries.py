@@ -255,7 +255,9 @@ class RunEntries:
         if prefix in self._tried and prefix not in self._fetching:
             return
         if prefix in self._fetching and self._fetching[prefix][0] == process:
-            yield Wait(self._fetching[prefix][1])
+            wait = Wait(self._fetching[prefix][1])
+            while not (yield wait):
+                pass
             return
         work = Blocking(self._fetch, prefix)
         completion = Completion(work)

@@ -7,17 +7,18 @@ serves functions and coroutines, and `drive` or `drive_async` at its edge does t
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
-from .errors import StoreError, trimmed, warn
+from .errors import StoreError, log, trimmed, warn
 from .events import lane, on_behalf_of
 from .stores import Bytes, Hold, Store
 
@@ -25,6 +26,8 @@ T = TypeVar("T")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 _LOOK_AGAIN = 1.0  # seconds until a waiter makes sure that there is still somebody to wait for
+_REPORT_AFTER = 30.0  # seconds until a waiter says what it waits for
+WAITING = "waiting/"  # where the marks of calls are that wait for a lease
 
 
 class Request(Protocol):
@@ -108,36 +111,40 @@ class Completion:
 
 
 class Wait:
-    """Wait until another thread or task of this process has finished with a key."""
+    """Wait until another thread or task of this process has finished with a key, for a second at most. Whether it has."""
 
     def __init__(self, completion: Completion) -> None:
         self._completion = completion
+        self._waiter: Any = None  # one for all waits, so that a long wait leaves no more than one behind
 
-    def now(self) -> None:
-        waiting = threading.Lock()  # not an Event: whoever releases the lease may do so inside this very wait
-        waiting.acquire()
+    def now(self) -> bool:
+        if self._waiter is None:
+            waiting = self._waiter = threading.Lock()  # not an Event: the lease may be released inside this very wait
+            waiting.acquire()
 
-        def notify() -> None:
-            with suppress(RuntimeError):  # it was released before
-                waiting.release()
+            def notify() -> None:
+                with suppress(RuntimeError):  # it was released before
+                    waiting.release()
 
-        self._completion.then(notify)
-        while not waiting.acquire(timeout=_LOOK_AGAIN) and not self._completion.over:
-            pass
+            self._completion.then(notify)
+        return self._waiter.acquire(timeout=_LOOK_AGAIN) or self._completion.over
 
-    async def later(self) -> None:
+    async def later(self) -> bool:
         import asyncio
 
-        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        if self._waiter is None:
+            loop, over = asyncio.get_running_loop(), asyncio.Event()
+            self._waiter = over
 
-        def notify() -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(over.set)
+            def notify() -> None:
+                with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    loop.call_soon_threadsafe(over.set)
 
-        self._completion.then(notify)
-        while not (over.is_set() or self._completion.over):
+            self._completion.then(notify)
+        if not self._completion.over:
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(over.wait(), _LOOK_AGAIN)
+                await asyncio.wait_for(self._waiter.wait(), _LOOK_AGAIN)
+        return self._waiter.is_set() or self._completion.over
 
 
 class Thrown:
@@ -243,14 +250,78 @@ _taken: dict[tuple[str, str], Completion] = {}  # by store and key: what is bein
 _mutex = threading.RLock()
 
 
+class Waiting:
+    """A call that waits for a lease while it holds others: those of the nodes `around` it.
+
+    Two such calls may wait for each other, in threads, tasks or processes, and so may more of them in a circle. So a call that
+    has waited for a second leaves a mark in the store that says what it holds and what it waits for. If the marks form a
+    circle, the call with the lowest mark goes on without the lease.
+    """
+
+    def __init__(self, store: Store, key: str, around: Sequence[str]) -> None:
+        self._store, self._key, self._around = store, key, around
+        self._mark = f"{WAITING}{os.urandom(8).hex()}"
+        self._hold: Hold | None = None
+        self._began = time.monotonic()
+        self._reported = False
+
+    def may_go_on(self, where: str) -> bool:
+        """Whether this call is to compute without the lease, since nobody could go on otherwise."""
+        if time.monotonic() - self._began >= _REPORT_AFTER and not self._reported:
+            self._reported = True
+            warn(f"still waiting for {self._key} after {_REPORT_AFTER:.0f} s: {where} is computing it")
+        if not self._around:
+            return False  # it holds nothing that anybody could wait for
+        try:
+            if self._hold is None:
+                self._hold = self._store.hold(self._mark)
+                mark = json.dumps({"holds": list(self._around), "waits": self._key})
+                self._store.commit(put={self._mark: [mark.encode()]})
+            found = {key: bytes(data) for key, data in self._store.scan(WAITING) if data is not None}
+            live = self._store.held(found)
+            self._store.commit(delete=[key for key in found if key not in live])  # of calls that were killed
+            marks = {key: json.loads(found[key]) for key in live}
+        except (StoreError, ValueError) as error:
+            log("looking for calls that wait for each other: %s", error)
+            return False
+        return self._mark == min(_circle(marks, self._mark), default="")
+
+    def end(self) -> None:
+        if self._hold is not None:
+            with suppress(StoreError):
+                self._store.commit(delete=[self._mark])
+            self._hold.release()
+
+
+def _circle(marks: Mapping[str, Mapping[str, Any]], start: str) -> set[str]:
+    """The calls that wait for `start` and that `start` waits for, directly or through others; empty if there are none."""
+
+    def reached(waits_for: Callable[[str, str], bool]) -> set[str]:
+        found: set[str] = set()
+        pending = [start]
+        while pending:
+            one = pending.pop()
+            more = [other for other in marks if other not in found and waits_for(one, other)]
+            found.update(more)
+            pending += more
+        return found
+
+    def direct(one: str, other: str) -> bool:
+        return marks[one]["waits"] in marks[other]["holds"]
+
+    return reached(direct) & reached(lambda one, other: direct(other, one)) if start in marks else set()
+
+
 def acquire(
-    store: Store, key: str, look: Callable[[Bytes | None], T], *, required: bool = False
+    store: Store, key: str, look: Callable[[Bytes | None], T], *, around: Sequence[str] = (), required: bool = False
 ) -> Path[Lease[T] | None]:
     """The lease on `key`, with what `look` makes of the entry there; None after another of this process had it.
 
-    A store that cannot be asked keeps nobody from computing, unless the lease is `required`.
+    A store that cannot be asked keeps nobody from computing, unless the lease is `required`. Neither does a call that waits for
+    one of the nodes `around` this one (see `Waiting`).
     """
     lease, pause = Lease[T](store, key), _FIRST_PAUSE
+    waiting, next_look = Waiting(store, key, around), time.monotonic() + _LOOK_AGAIN
 
     def take() -> bool:
         try:
@@ -265,18 +336,36 @@ def acquire(
         lease.seen = look(lease.entry)
         return True
 
+    def go_on(where: str) -> bool:
+        if not waiting.may_go_on(where):
+            return False
+        if required:
+            raise StoreError(f"{key} is being computed by {where}, which waits for a step around this call: a deadlock")
+        warn(f"{key} is being computed by {where}, which waits for a step around this call. It is computed here, too")
+        lease.seen = look(store.get(key))
+        return True
+
     try:
         other = lease.take()
         if other is not None:
-            yield Wait(other)
+            wait = Wait(other)
+            while not (yield wait):
+                if (yield Blocking(go_on, "another thread or task")):
+                    return lease
             return None
         while not (yield Blocking(take)):
             yield Pause(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+            if time.monotonic() >= next_look:
+                next_look = time.monotonic() + _LOOK_AGAIN
+                if (yield Blocking(go_on, "another process")):
+                    return lease
         return lease
     except BaseException:
         lease.release()
         raise
+    finally:
+        waiting.end()
 
 
 _MOST_THREADS = 32  # store operations of coroutines that are under way at once

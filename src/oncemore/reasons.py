@@ -24,7 +24,7 @@ _FIELDS = ("part", "message", "where", "before", "after")
 
 @dataclass(frozen=True)
 class Change:
-    """One part that differs from an earlier checkpoint: `said` in a line, with short texts for what it was and is."""
+    """One part that differs from an earlier checkpoint: a `message` of one line, and short texts for what it was and is."""
 
     part: str
     message: str

@@ -120,7 +120,7 @@ def sealed_as(key: str) -> str | None:
     """Under which name an entry is signed: events under that of their log, marks not at all."""
     if key.startswith("event/"):
         return key[: key.rindex("/") + 1]
-    return None if key.startswith(("pending/", "changed/", "forks/", "gone/", "key/", "other/")) else key
+    return None if key.startswith(("pending/", "changed/", "forks/", "gone/", "key/", "other/", "waiting/")) else key
 
 
 def parse(key: str, data: Bytes) -> Record:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import copy_context
@@ -10,7 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from oncemore import Run, checkpoint_scope, checkpointed, current_run
+from oncemore import CheckpointWarning, Run, StoreError, checkpoint_scope, checkpointed, current_run
+from oncemore.flight import acquire, drive
 from tests.processes import Script
 
 T = TypeVar("T")
@@ -191,6 +193,102 @@ def test_two_steps_that_call_each_other_with_the_same_arguments_just_run_inside(
     before = len(calls)
     assert within(lambda: ping(1)) == 1
     assert len(calls) == before
+
+
+def in_a_circle(turns: int = 3) -> list[Callable[[], Any]]:
+    """Steps, each of which calls the next one after all have begun; the last calls the first."""
+    begun = threading.Barrier(turns)
+    steps: list[Any] = []
+
+    def make(number: int) -> Any:
+        def one(depth: int) -> str:
+            calls.append(f"{number}")
+            if len(calls) <= turns:
+                begun.wait(10)
+            return f"{number}" if calls.count(f"{number}") > 1 else f"{number}{steps[(number + 1) % turns](0)}"
+
+        return checkpointed(name=f"circle {number}", code="version", version="1")(one)
+
+    steps += [make(number) for number in range(turns)]
+    return [lambda step=step: step(0) for step in steps]
+
+
+def test_threads_that_wait_for_each_other_in_a_circle_end_and_one_of_them_says_so(run: Run) -> None:
+    begin_all = [begin(call) for call in in_a_circle()]
+    with pytest.warns(CheckpointWarning, match="which waits for a step around this call. It is computed here, too"):
+        found = [wait() for wait in begin_all]
+    assert [text[0] for text in found] == ["0", "1", "2"]
+    assert len(calls) == 4  # one of them twice
+    assert not list(run.store.scan("waiting/"))
+
+
+def test_tasks_that_wait_for_each_other_in_a_circle_end() -> None:
+    async def both() -> list[str]:
+        begun = asyncio.Barrier(2) if hasattr(asyncio, "Barrier") else None
+
+        async def one(number: int) -> str:
+            calls.append(f"{number}")
+            if len(calls) <= 2:
+                await (begun.wait() if begun is not None else asyncio.sleep(0.2))
+            return f"{number}" if calls.count(f"{number}") > 1 else f"{number}{await steps[1 - number](1 - number)}"
+
+        steps = [checkpointed(name=f"task {n}", code="version", version="1", key=str)(one) for n in (0, 1)]
+        with checkpoint_scope("tasks"):
+            return list(await asyncio.gather(steps[0](0), steps[1](1)))
+
+    with pytest.warns(CheckpointWarning, match="It is computed here, too"):
+        found = asyncio.run(both())
+    assert [text[0] for text in found] == ["0", "1"]
+
+
+PROCESSES = """
+    import sys, time, pathlib
+    from oncemore import checkpoint_scope, checkpointed
+
+    def begin(name):
+        pathlib.Path(name).touch()
+        while len(list(pathlib.Path().glob("begun-*"))) < 2:
+            time.sleep(0.01)
+
+    def body(mine, other):
+        first = not pathlib.Path(f"begun-{mine}").exists()
+        begin(f"begun-{mine}")
+        print("RAN", mine, flush=True)
+        return mine + other() if first else mine
+
+    @checkpointed(code="version", version="1")
+    def a(): return body("a", b)
+
+    @checkpointed(code="version", version="1")
+    def b(): return body("b", a)
+
+    with checkpoint_scope("circle"):
+        print("GOT", (a if sys.argv[1] == "a" else b)())
+"""
+
+
+def test_processes_that_wait_for_each_other_end(script: Script) -> None:
+    one, other = script.start(PROCESSES, "a"), script.start(PROCESSES, "b")
+    found = [process.finish() for process in (one, other)]
+    assert [each.code for each in found] == [0, 0], found
+    assert sum("It is computed here, too" in each.err for each in found) == 1
+    assert {line[:5] for each in found for line in each.lines if line.startswith("GOT")} == {"GOT a", "GOT b"}
+
+
+def test_an_effect_that_must_happen_once_is_not_performed_without_its_lease(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = [
+        run.store.hold("other"),
+        run.store.hold("waiting/ff"),
+    ]  # as a process that computes `other` and waits for `mine`
+    run.store.commit(put={"waiting/ff": [json.dumps({"holds": ["other"], "waits": "mine"}).encode()]})
+    monkeypatch.setattr("oncemore.flight.os.urandom", bytes)  # ours is the lowest mark
+    with pytest.raises(StoreError, match="other is being computed by another process.* a deadlock"):
+        drive(acquire(run.store, "other", lambda entry: entry, around=["mine"], required=True))
+    for hold in other:
+        assert hold is not None
+        hold.release()
 
 
 def test_steps_that_need_the_same_third_one_share_it() -> None:

@@ -170,6 +170,7 @@ MODULES = ["oncemore", *(module.name for module in pkgutil.walk_packages(oncemor
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_examples_in_docstrings_are_true(name: str) -> None:
+def test_the_examples_in_docstrings_are_true(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCEMORE_KEY", "one for all: they share a store in memory")
     found = doctest.testmod(importlib.import_module(name))
     assert found.failed == 0

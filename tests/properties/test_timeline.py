@@ -130,7 +130,7 @@ def test_the_fold_agrees_with_lists_that_are_cut_and_put_back(what: list[tuple[A
     run = Naive(open_store(f"memory://{secrets.token_hex(8)}"))
     for happening in what:
         run.happen(*happening)
-        line = timeline(run.store, run._session.log)
+        line = timeline(run.store, run.log)
         found = [Item(c.log, c.event.seq, c.place, c.pinned, c.run) for c in line.counted()]
         assert found == run.done
         assert [c.event.seq for c in line.checkpoints()] == [item.number for item in run.checkpoints()]

@@ -340,7 +340,7 @@ def test_where_no_thread_can_be_had_large_buffers_are_compressed_without(script:
         """
         import os, pickle, resource, threading
         import numpy
-        from oncemore import compression
+        from oncemore.codec import compression
         if os.getuid() == 0:
             os.setuid(65534)  # the limit is not for everybody
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
@@ -362,7 +362,7 @@ def test_a_forked_child_compresses_as_its_parent_did(script: Script) -> None:
     done = script(
         """
         import os, warnings
-        from oncemore import compression
+        from oncemore.codec import compression
         warnings.simplefilter("ignore")
         data = b"so it goes " * 1_000_000
         ours = b"".join(compression.pack(data).pieces)

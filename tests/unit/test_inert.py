@@ -190,7 +190,7 @@ def refused(make: Callable[[], Any], **options: Any) -> str:
         (socket.socket, "socket.socket"),
         (lambda: open(__file__), "_io.TextIOWrapper"),
         (numbers, "generator"),
-        (lambda: iter([1]), "list_iterator"),
+        (lambda: iter({1}), "set_iterator"),
         (threading.Thread, "threading.Thread"),
     ],
 )

@@ -447,7 +447,7 @@ def test_files_that_it_wrote_come_back_after_retention_took_the_checkpoint() -> 
     assert Path("receipt").read_text() == "posted"
     assert History("store").verify().findings == ()
     History("store").delete("run")
-    assert {key.partition("/")[0] for key, _ in open_store("store").scan("", most=0)} == {"code"}
+    assert {key.partition("/")[0] for key, _ in open_store("store").scan("", most=0)} == {"code", "key"}
 
 
 def test_a_call_that_is_told_once_for_each_step_in_a_scope() -> None:

@@ -57,7 +57,8 @@ SCRIPT = """
 # Looks from a process of its own, as the command line does; answers with what came out of it.
 LOOK = """
     import sys
-    from oncemore import open_store, rehearsal
+    from oncemore import open_store
+    from oncemore.rehearsal import audit as rehearsal
     print(eval(sys.argv[1]))
 """
 

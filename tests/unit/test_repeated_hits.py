@@ -158,7 +158,7 @@ def test_a_surrounding_that_wants_to_look_first_is_asked(
     try:
         scaled(1)
     finally:
-        surroundings.careful.discard("careful")
+        surroundings.verifying.discard("careful")
     assert calls() == ["1"]
 
 
@@ -178,7 +178,7 @@ def test_a_hash_of_the_users_own_is_not_asked_for(run: Run, calls: Calls) -> Non
 
 
 def test_a_global_without_identity_is_told(run: Run, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "FACTOR", iter([]))
+    monkeypatch.setitem(globals(), "FACTOR", iter(set()))
     with pytest.warns(CheckpointWarning, match="FACTOR"):
         scaled(1)
     assert calls() == ["1"]

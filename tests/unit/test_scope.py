@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from oncemore import Run, UsageError, checkpoint_scope, checkpointed, current_run, events, open_store
+from oncemore import UsageError, checkpoint_scope, checkpointed, current_run, events, open_store
+from oncemore.session import Session
 from oncemore.stores.memory import MemoryStore
 from tests.processes import Script
 
@@ -442,9 +443,9 @@ def test_ctrl_c_is_recorded_as_interrupted_and_the_rest_resumes(script: Script) 
 
 
 def test_a_scope_that_is_cancelled_while_it_opens_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    opening, real = threading.Event(), Run.open
+    opening, real = threading.Event(), Session.open
 
-    def slow(run: Run, **options: Any) -> Run:
+    def slow(run: Session, **options: Any) -> Session:
         opening.set()
         time.sleep(0.1)
         return real(run, **options)
@@ -461,7 +462,7 @@ def test_a_scope_that_is_cancelled_while_it_opens_is_left(monkeypatch: pytest.Mo
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    monkeypatch.setattr(Run, "open", slow)
+    monkeypatch.setattr(Session, "open", slow)
     asyncio.run(main())
     assert kinds("cancelled") == ["RunStarted", "RunInterrupted"]
 

@@ -145,7 +145,7 @@ def test_the_cost_of_the_last_snapshot_decides_when_the_next_is_due() -> None:
     with checkpoint_scope("r", store="memory://cost") as run:
         run.state["items"] = [f"item {n}" for n in range(LARGE)]
         run._session.snapshots = policy = Snapshots(clock)
-        taken = run.snapshot()
+        taken = run._session.snapshot()
         assert taken.entry is not None
         policy.written(taken._replace(seconds=2.0))
         policy.written(policy.nearest(), taken.entry.stored_bytes - 1)
@@ -166,7 +166,7 @@ def grow(run: Run, steps: int) -> tuple[int, int]:
         run.state["items"].append(noise.randbytes(1000))
         idle(n)
     sizes = snapshots(run)
-    taken = run.snapshot()
+    taken = run._session.snapshot()
     assert taken.entry is not None
     return sum(sizes), taken.entry.stored_bytes
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oncemore import CheckpointWarning, File, History, checkpoint_scope, checkpointed, current_run
+from oncemore import CheckpointWarning, File, History, checkpoint_scope, checkpointed, current_run, records
 from oncemore.history.verify import Verified
 from oncemore.keyed import OWNER
 from oncemore.retention import keep_last
@@ -154,7 +154,7 @@ def test_what_is_referred_to_and_gone_is_dangling(part: str) -> None:
 
 def test_a_gap_in_the_events_is_dangling() -> None:
     history = full("store")
-    key = keys("store", history.run("r").log)[2]
+    key = keys("store", records.read(history.store, "r").log)[2]
     history.store.commit(delete=[key])
     assert (key, "r") in found(history.verify(), "dangling")
 
@@ -203,7 +203,7 @@ class Meddling(Counting):
         if (
             not self.meddled
             and "late" in History(self.inner).run_ids()
-            and prefix == History(self.inner).run("late").log
+            and prefix == records.read(self.inner, "late").log
         ):
             self.meddled = True
             History(self.inner).prune(keep_last(1), runs=["late"])
