@@ -118,8 +118,8 @@ def _carry(
     with the reason `left_out`, if one is given.
     """
     record.prefix, record.entries = record.new_prefix(), 0
-    places = None if counted is None else {each.place for each in counted}
-    nodes = None if places is None else {place.partition("@")[0] for place in places}
+    places = {each.place for each in counted or ()}
+    nodes = {place.partition("@")[0] for place in places}
     put: dict[str, Frames] = {}
     for old, data in store.scan(source, most=_SMALL):
         place = old[len(source) :]
@@ -127,10 +127,10 @@ def _carry(
             continue
         node, key = place.partition("@")[0], record.prefix + place
         entry = _decoded(old, data)
-        stays = places is None or place in places or (nodes is not None and place in nodes)
+        stays = counted is None or place in places or place in nodes
         if stays or (entry is not None and entry.is_tombstone):
             put[key] = alias(key, secret(), (entry.alias_of if entry is not None else "") or old)
-        elif place[0] not in SIGILS and (left_out or (nodes is not None and place != node and node in nodes)):
+        elif place[0] not in SIGILS and (left_out or (place != node and node in nodes)):
             put[key] = tombstone(key, secret(), left_out or ROLLED_BACK)
     record.entries = sum(1 for key in put if key[len(record.prefix)] not in SIGILS and "@" not in key)
     if counted is not None:

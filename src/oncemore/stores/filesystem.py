@@ -22,7 +22,7 @@ NETWORK_FILE_SYSTEMS = frozenset(_NETWORK.split())
 
 READ_ONLY = "put the store on a writable disk"
 _LOCKED = "database is locked"
-_PERMISSION = "permission denied: change the owner or mode, or use another directory"
+_PERMISSION = "check its permissions: change the owner or mode, or use another directory"
 _REMEDIES: dict[int | str | None, str] = {  # by errno, or by SQLite's message
     errno.ENOSPC: "the disk is full: free some space",
     errno.EDQUOT: "the disk quota is exceeded: free some space or raise the quota",
