@@ -631,7 +631,7 @@ def test_a_step_that_is_shared_or_to_happen_once_is_not_adopted_by_comparing(
     script: Script, look: Callable[[str], str]
 ) -> None:
     edit = ("n * n", "n ** 2")
-    for options, word in (("share=True", "for all runs"), ("effect='once'", "verify 0")):
+    for options, word in (("share=True", "with all runs"), ("effect='once'", "verify 0")):
         source = scoped("square(1)").replace("@checkpointed\ndef square", f"@checkpointed({options})\ndef square")
         said = adopting(script, look, source.replace("square(n)", f"square(n, kind={word!r})"), edit)
         assert word in said
