@@ -1,6 +1,6 @@
-"""The pytest plugin: a store of its own for a test, and steps as plain functions on request.
+"""The pytest plugin: a temporary store for a test, and an option to turn steps into plain functions.
 
-It stands beside the package, so that pytest can load it in every session without loading oncemore.
+It is outside the package, so that pytest can load it in every session without importing oncemore.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("oncemore").addoption(
         "--oncemore-disable",
         action="store_true",
-        help="steps are plain functions: nothing is reused, nothing is kept (ONCEMORE_DISABLE=1 for this session)",
+        help="turn steps into plain functions: nothing is reused or saved (sets ONCEMORE_DISABLE=1 for this session)",
     )
 
 
@@ -33,9 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def oncemore_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A temporary store that belongs to this test: the default store while the test runs, removed afterwards.
+    """A temporary store for this test: the default store while the test runs, removed afterwards.
 
-    It has a secret of its own, so that the user's is neither needed nor made.
+    It has its own key, so that the user's key is neither needed nor created.
     """
     from oncemore import open_store
 

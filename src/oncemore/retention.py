@@ -1,6 +1,6 @@
-"""Which checkpoints to keep. Policies compose: `keep_first() | keep_last(20)` keeps what either keeps, `&` what both keep.
+"""Policies that say which checkpoints to keep. `keep_first() | keep_last(20)` keeps what either keeps, `&` what both keep.
 
-Nothing is ever removed unasked.
+Nothing is ever removed unless you ask for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BATCH = 200
 
 
 class Policy:
-    """Says which of a run's checkpoints, given oldest first, to keep."""
+    """Decides which of a run's checkpoints to keep; they are passed oldest first."""
 
     def __init__(self, name: str, keep: Callable[[Sequence[Checkpoint]], Iterable[Checkpoint]]) -> None:
         self._name, self._keep = name, keep
@@ -40,7 +40,7 @@ class Policy:
         return self._name
 
     def keeps(self, checkpoints: Sequence[Checkpoint]) -> set[str]:
-        """The ids of those that stay."""
+        """The ids of the checkpoints to keep."""
         return {checkpoint.id for checkpoint in self._keep(checkpoints)}
 
     def __or__(self, other: Policy) -> Policy:
@@ -51,32 +51,32 @@ class Policy:
         return Policy(f"{self} | {other}", either)
 
     def __and__(self, other: Policy) -> Policy:
-        """Both must keep it. A limit on the right counts only what the left side keeps."""
+        """Keep what both keep. A limit on the right applies to what the left side keeps."""
 
         def both(all: Sequence[Checkpoint]) -> Iterable[Checkpoint]:
-            mine = self.keeps(all)
-            return other._keep([c for c in all if c.id in mine])
+            kept = self.keeps(all)
+            return other._keep([c for c in all if c.id in kept])
 
         return Policy(f"({self}) & {other}", both)
 
 
 def keep_first(count: int = 1) -> Policy:
-    """The oldest."""
+    """Keep the oldest checkpoints of each run."""
     return Policy(f"keep_first({count})", lambda all: all[: _positive(count)])
 
 
 def keep_last(count: int = 1) -> Policy:
-    """The newest."""
+    """Keep the newest checkpoints of each run."""
     return Policy(f"keep_last({count})", lambda all: all[-_positive(count) :])
 
 
 def keep_latest_of_each_name() -> Policy:
-    """The newest of each name; for nodes without a name, the newest of each step."""
+    """Keep the newest checkpoint of each name, and of each step."""
     return Policy("keep_latest_of_each_name()", lambda all: {c.name or c.step: c for c in all}.values())
 
 
 def keep_newer_than(age: Duration) -> Policy:
-    """Those of the last "30d", "12h"..."""
+    """Keep the checkpoints of the last "30d", "12h"..."""
     limit = seconds(age)
     return Policy(
         f"keep_newer_than({age!r})", lambda all: [c for c in all if time.time() - c.time.timestamp() <= limit]
@@ -84,23 +84,23 @@ def keep_newer_than(age: Duration) -> Policy:
 
 
 def keep_named() -> Policy:
-    """Those that were made by name."""
+    """Keep named checkpoints."""
     return Policy("keep_named()", lambda all: [c for c in all if c.name is not None])
 
 
 def at_most(count: int) -> Policy:
-    """No more than so many, the newest."""
+    """Keep at most `count` checkpoints, the newest."""
     return Policy(f"at_most({count})", lambda all: all[-_positive(count) :])
 
 
 def at_most_bytes(limit: int) -> Policy:
-    """The newest that fit into so many stored bytes together."""
+    """Keep the newest checkpoints that together have at most `limit` stored bytes."""
 
     def fitting(all: Sequence[Checkpoint]) -> Iterable[Checkpoint]:
-        room = limit
+        remaining = limit
         for checkpoint in reversed(all):
-            room -= checkpoint.stored_bytes
-            if room < 0:
+            remaining -= checkpoint.stored_bytes
+            if remaining < 0:
                 return
             yield checkpoint
 
@@ -112,35 +112,35 @@ pinned = Policy("pinned", lambda all: [c for c in all if c.pinned])
 
 def _positive(count: int) -> int:
     if count < 1:
-        raise UsageError(f"a policy keeps at least 1 checkpoint, not {count}")
+        raise UsageError(f"a policy must keep at least 1 checkpoint, not {count}")
     return count
 
 
 @runtime_checkable
 class Shrinking(Protocol):
-    """A store that can give the space of removed entries back."""
+    """A store that can free the space of removed entries."""
 
     def shrink(self) -> None: ...
 
 
-def give_back(store: Store) -> None:
-    """Give the space of removed entries back to the file system, where there is one."""
+def free_space(store: Store) -> None:
+    """Return the space of removed entries to the file system, if the store supports it."""
     if isinstance(store, Shrinking):
         store.shrink()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pruned:
-    """What a policy removed, or would."""
+    """What a policy removed, or would remove."""
 
     checkpoints: tuple[str, ...]
     bytes: int
     dry_run: bool
-    skipped: tuple[str, ...] = ()  # runs that are running: they may be about to reuse what would go
+    skipped: tuple[str, ...] = ()  # running ones, which may be about to reuse what would be removed
 
 
 def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool, own: str | None = None) -> Pruned:
-    """Remove the checkpoints that the policy does not keep, run by run; of running ones only the caller's `own`."""
+    """Remove the checkpoints of each run that the policy does not keep. Skips running ones except the caller's `own`."""
     gone: list[Checkpoint] = []
     skipped: list[str] = []
     for run_id in runs:
@@ -151,13 +151,13 @@ def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool, o
         while True:
             then = store.get(ALIASES)
             every = checkpoints_of(store, run_id, record)
-            mine = [c for c in every if c.log == record.log]  # a forebear's are not ours to remove
-            kept, needed = policy.keeps(mine), _needed(store, record)
-            going = [c for c in mine if c.id not in kept and c.number not in needed.numbers]
+            own_checkpoints = [c for c in every if c.log == record.log]  # inherited ones belong to the parent
+            kept, needed = policy.keeps(own_checkpoints), _needed(store, record)
+            going = [c for c in own_checkpoints if c.id not in kept and c.number not in needed.numbers]
             try:
                 if going and not dry_run:
                     _remove(store, run_id, record, every, going, needed, then)
-            except Outdated:  # a fork was made meanwhile, which may need some of it
+            except Outdated:  # a fork created meanwhile may need some of them: try again
                 continue
             gone += going
             break
@@ -166,7 +166,7 @@ def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool, o
     if not dry_run and own is None:
         clean(store)
         if gone:
-            give_back(store)
+            free_space(store)
     return Pruned(
         checkpoints=tuple(c.id for c in gone),
         bytes=sum(c.stored_bytes for c in gone),
@@ -176,7 +176,7 @@ def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool, o
 
 
 class _Needed(NamedTuple):
-    """What the forks of a run share with it: checkpoints, by the numbers of their events, and snapshots of the state."""
+    """What a run shares with its forks: checkpoints, by event number, and state snapshots."""
 
     numbers: set[int]
     snapshots: set[str]
@@ -201,9 +201,9 @@ def _remove(
     needed: _Needed,
     then: Bytes | None,
 ) -> None:
-    """The event goes with the entries: killed midway, the rest goes with the next prune."""
+    """Remove checkpoints in batches, each in one transaction with its event. If killed midway, the next prune goes on."""
     numbers = {c.number for c in going}
-    ever = timeline(store, record.log).ever()  # also what a rollback put aside
+    ever = timeline(store, record.log).ever()  # includes what a rollback made invalid
     staying = [each for each in ever if each.log != record.log or each.event.seq not in numbers]
     snapshots = needed.snapshots | _snapshots(staying)
     left = Counter(c.node_key for c in every if c.entry)
@@ -223,7 +223,7 @@ def _remove(
 
 
 def _without(store: Store, batch: Sequence[Checkpoint], nodes: int, record: Record) -> list[Event]:
-    """Take the checkpoints, and nodes that have none any more, out of the record's numbers."""
+    """Subtract removed checkpoints, and nodes left without any, from the record's numbers."""
     count(store, record)
     record.nodes -= nodes
     record.bytes -= sum(c.stored_bytes for c in batch)

@@ -1,4 +1,4 @@
-"""The conformance suite for stores: a store passes it by naming itself.
+"""The conformance suite for stores. To test a store, subclass it:
 
     from oncemore.testing import StoreContract
 
@@ -6,8 +6,8 @@
         def make_store(self, tmp_path):
             return MyStore(...)
 
-`make_store` is called with pytest's `tmp_path`; two calls with the same one open the same store twice. A store whose
-content no other process can see says so with the class attribute `shared_between_processes = False`.
+`make_store` is called with pytest's `tmp_path`; two calls with the same path must open the same store. A store whose contents
+other processes cannot see has the class attribute `shared_between_processes = False`.
 """
 
 from __future__ import annotations
@@ -29,18 +29,16 @@ from typing import Any
 from .errors import HoldLost, UsageError
 from .stores import Store, open_store
 
-_CHILD = "import pickle, sys; work, *given = pickle.load(sys.stdin.buffer); work(*given)"
+_CHILD = "import pickle, sys; work, *args = pickle.load(sys.stdin.buffer); work(*args)"
 ODD_KEYS = ("%", "_", "a%b", "a_b", "é", "ü/ü", "😀", "\ud7ff", "\ue000", "\U0010ffff", "a\0b", "a b")  # fmt: skip
-
-
 ALPHABETS = ("abcdefghijklmnopqrstuvwxyz0123456789/%", "äöüßéèñç", "日本語の鍵", "😀🎉🚀🧪")
 
 
 class StoreContract:
-    """Tests of the promises in `oncemore.stores.Store`. Subclass it and give `make_store`."""
+    """Tests of the contract `oncemore.stores.Store`. Subclass it and define `make_store`."""
 
     def make_store(self, tmp_path: Path) -> Store:
-        """A store that belongs to this test."""
+        """Open a store for this test."""
         raise NotImplementedError
 
     def test_it_is_a_store(self, tmp_path: Path) -> None:
@@ -84,7 +82,7 @@ class StoreContract:
             store.commit(put={"large": frames})
             assert bytes_of(store, "large") == data
 
-    def test_a_frame_counts_by_its_bytes_not_its_items(self, tmp_path: Path) -> None:
+    def test_a_frame_is_measured_in_bytes_not_items(self, tmp_path: Path) -> None:
         store = self.make_store(tmp_path)
         for count in (10, 100_000):
             numbers: Any = memoryview(bytearray(range(8)) * count).cast("d")
@@ -144,7 +142,7 @@ class StoreContract:
                     attempt()
                 except UsageError:
                     continue
-                raise AssertionError(f"a key of 1,025 bytes was taken by {attempt}")
+                raise AssertionError(f"a key of 1,025 bytes was accepted by {attempt}")
         assert keys_of(store, "") == []
 
     def test_what_is_not_text_is_refused_as_a_key(self, tmp_path: Path) -> None:
@@ -155,7 +153,7 @@ class StoreContract:
                 store.commit(**change)
             except UsageError:
                 continue
-            raise AssertionError("a lone surrogate was taken for a key")
+            raise AssertionError("a lone surrogate was accepted in a key")
 
     def test_a_scan_gives_the_range_in_order(self, tmp_path: Path) -> None:
         store = self.make_store(tmp_path)
@@ -258,7 +256,7 @@ class StoreContract:
             except TypeError:
                 assert [(key, bytes(value or b"")) for key, value in store.scan("")] == [("a", b"before")]
                 continue
-            raise AssertionError("what is not bytes was taken for bytes")
+            raise AssertionError("a value that is not bytes was accepted")
         assert store.commit(put={"a": [b"after"]})
 
     def test_two_instances_see_each_others_writes(self, tmp_path: Path) -> None:
@@ -295,7 +293,7 @@ class StoreContract:
         hold.release()
         again = twin.hold("a")
         assert again is not None
-        hold.release()  # a second time: no effect on who holds it now
+        hold.release()  # the second time, it does not affect the new holder
         assert store.hold("a") is None
         again.release()
 
@@ -323,12 +321,12 @@ class StoreContract:
         hold = store.hold("a")
         assert hold is not None
         assert not store.commit(put={"a": [b"no"]}, expect={"a": b"there"}, under=hold)
-        assert twin.hold("a") is None  # it is still held: its owner may try again
+        assert twin.hold("a") is None  # still held, so that its holder may try again
         assert store.commit(put={"a": [b"1"]}, append={"log/": [b"a"]}, expect={"a": None}, under=hold)
         after = twin.hold("a")
         assert after is not None
         assert after.entry == b"1"
-        hold.release()  # no effect on who holds it now
+        hold.release()  # does not affect the new holder
         assert store.held(["a"]) == {"a"}
         after.release()
 
@@ -345,7 +343,7 @@ class StoreContract:
             except HoldLost:
                 pass
             else:
-                raise AssertionError("a stale owner wrote")
+                raise AssertionError("a stale holder wrote")
             twin.commit(put={"a": [b"newer"]}, under=newer if twin.held(["a"]) else None)
         assert [(key, bytes(value or b"")) for key, value in store.scan("")] == [("a", b"newer")]
 
@@ -376,7 +374,7 @@ class StoreContract:
         holder.kill()
         finish(holder)
         assert store.held(["a", "b", "mine"]) == {"mine"}
-        assert store.hold("mine") is None  # looking has not let go of it
+        assert store.hold("mine") is None  # `held` has not released it
         mine.release()
         assert store.held(["mine"]) == set()
 
@@ -412,14 +410,14 @@ class StoreContract:
 
 
 def bytes_of(store: Store, key: str) -> bytes:
-    """What is under a key; it must be there."""
+    """The bytes under a key, which must exist."""
     value = store.get(key)
     assert value is not None, key
     return bytes(value)
 
 
 def random_key(random_: random.Random, size: int, alphabet: str) -> str:
-    """A key of that many bytes, of characters of one alphabet, which does not compress well."""
+    """A key of `size` bytes from one alphabet that does not compress well."""
     key = "".join(random_.choices(alphabet, k=size))
     while len(key.encode()) > size:
         key = key[:-1]
@@ -432,7 +430,7 @@ def keys_of(store: Store, prefix: str, **options: Any) -> list[str]:
 
 
 def shared(store: Store) -> Store:
-    """The store, if other processes can see what is in it; otherwise the test is skipped."""
+    """Return the store if it is shared between processes; otherwise skip the test."""
     if not getattr(store, "shared_between_processes", True):
         import pytest
 
@@ -441,13 +439,13 @@ def shared(store: Store) -> Store:
 
 
 def append_many(store: Store, name: str, count: int) -> None:
-    """Write to the log `log/`."""
+    """Append entries to the log `log/`."""
     for number in range(count):
         store.commit(append={"log/": [f"{name} {number}".encode()]})
 
 
 def check_log(store: Store, writers: int, each: int) -> None:
-    """Nothing lost, nothing twice, and each writer's entries in its order."""
+    """Check that nothing is lost or duplicated, and that each writer's entries are in order."""
     entries = [(key, bytes(value or b"").decode()) for key, value in store.scan("log/")]
     assert [key for key, _ in entries] == [f"log/{number:016x}" for number in range(1, writers * each + 1)]
     assert len({text for _, text in entries}) == writers * each
@@ -459,7 +457,7 @@ def check_log(store: Store, writers: int, each: int) -> None:
 
 
 def increment(store: Store, times: int) -> None:
-    """Count up by comparing and setting."""
+    """Increment a counter with compare-and-set."""
     for _ in range(times):
         while True:
             found = store.get("counter")
@@ -476,7 +474,7 @@ def hold_forever(store: Store, key: str) -> None:
 
 
 def child_of_fork(store: Store, number: int) -> int:
-    """What a forked child does with its parent's store; 0 when it went well."""
+    """Use the parent's store in a forked child; returns 0 on success."""
     assert bytes_of(store, "a") == b"1"
     assert bytes_of(store, "large") == b"x" * 50_000
     assert store.commit(put={f"child {number}": [b"x" * 40_000]}, append={"log/": [b"child"]})
@@ -487,14 +485,14 @@ def child_of_fork(store: Store, number: int) -> int:
 
 
 def in_threads(count: int, work: Callable[[int], object]) -> None:
-    """Run `work(0..count-1)` at once; the first failure is raised."""
+    """Run `work(0..count-1)` concurrently and raise the first failure."""
     with ThreadPoolExecutor(count) as pool:
         for done in [pool.submit(work, number) for number in range(count)]:
             done.result()
 
 
 def start(work: tuple[Any, ...]) -> subprocess.Popen[bytes]:
-    """Call `work[0](*work[1:])` in a fresh process, which gets it as a pickle."""
+    """Call `work[0](*work[1:])` in a new process, to which it is sent as a pickle."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-c", _CHILD]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
@@ -512,13 +510,13 @@ def finish(process: subprocess.Popen[bytes]) -> int:
 
 
 def in_processes(count: int, work: Callable[[int], tuple[Any, ...]]) -> None:
-    """Run the work of each number in its own process, all at once."""
+    """Run `work(0..count-1)` concurrently, each in its own process."""
     processes = [start(work(number)) for number in range(count)]
     assert [finish(process) for process in processes] == [0] * count
 
 
 def in_fork(work: Callable[[], int]) -> int:
-    """Run `work` in a forked child; its result, or 1 when it failed."""
+    """Run `work` in a forked child; returns its result, or 1 if it failed."""
     child = os.fork()
     if child == 0:
         code = 1

@@ -17,8 +17,8 @@ import pytest
 from oncemore import CheckpointWarning, File, History, checkpoint_scope, checkpointed, open_store
 from oncemore.cli import main
 from oncemore.cli.app import program
-from oncemore.cli.codes import DECLINED, DONE, FAILED, MEANINGS, MISUSED, UNWELL, WOULD_RUN
-from oncemore.cli.prune import kept, policy
+from oncemore.cli.codes import DECLINED, DONE, FAILED, MEANINGS, MISUSED, PROBLEMS, WOULD_RUN
+from oncemore.cli.prune import parse_rules, policy
 from oncemore.events import Event
 from tests.cli.program import ORDERS, environment, oncemore, project, sample
 from tests.unit.pasts import content, flow, keys, names, ran
@@ -232,11 +232,11 @@ def test_verify_says_by_its_exit_code_whether_all_is_well(shell: Shell) -> None:
     key = next(key for key in keys("./.oncemore", "node/") if "/train/" in key)
     open_store("./.oncemore").commit(put={key: [b"something else"]})
     code, out, _ = shell("verify")
-    assert code == UNWELL
+    assert code == PROBLEMS
     assert re.search(rf"damaged +nightly .*{re.escape(key)}", out)
     assert "1 damaged, 0 dangling, 0 orphans" in out
     code, out, _ = shell("verify --json")
-    assert code == UNWELL
+    assert code == PROBLEMS
     assert json.loads(out)["findings"][0]["key"] == key
 
 
@@ -245,7 +245,7 @@ def test_verify_with_another_secret_suggests_what_is_wrong(monkeypatch: pytest.M
         pass
     monkeypatch.setenv("ONCEMORE_KEY", "another secret of sixteen characters")
     done = oncemore("verify")
-    assert done.code == UNWELL
+    assert done.code == PROBLEMS
     assert "foreign" in done.out
     assert "`oncemore key` shows which key is in use" in done.err
 
@@ -365,7 +365,7 @@ def test_a_pin_keeps_a_checkpoint(shell: Shell) -> None:
     ],
 )
 def test_the_words_of_keep_are_policies(words: list[str], said: str) -> None:
-    found = [each for text in words for each in kept(text)]
+    found = [each for text in words for each in parse_rules(text)]
     assert repr(policy(found)) == said
 
 
@@ -397,7 +397,7 @@ def test_a_strangers_archive_is_refused_unless_trusted(shell: Shell, monkeypatch
     monkeypatch.setenv("ONCEMORE_KEY", "the secret of somebody else")
     code, _, err = shell("import runs.zip --store two")
     assert code == FAILED
-    assert "not signed with your secret" in err
+    assert "not signed with your key" in err
     assert shell("import runs.zip --store two --trust")[0] == DONE
     assert History("two").run_ids() == ["nightly"]
 
@@ -434,7 +434,7 @@ def test_doctor_finds_a_secret_that_others_can_read(shell: Shell, isolated: Path
     sample()
     assert checks(shell)["secret"][0] == "ok"
     (isolated / ".config" / "oncemore" / "key").chmod(0o644)
-    state, said = checks(shell, UNWELL)["secret"]
+    state, said = checks(shell, PROBLEMS)["secret"]
     assert state == "problem"
     assert "chmod 600" in said
 
@@ -442,15 +442,15 @@ def test_doctor_finds_a_secret_that_others_can_read(shell: Shell, isolated: Path
 def test_doctor_finds_a_store_that_cannot_be_opened(shell: Shell) -> None:
     Path(".oncemore").mkdir()
     Path(".oncemore/cache.db").write_bytes(b"no database at all" * 100)
-    assert checks(shell, UNWELL)["store"][0] == "problem"
+    assert checks(shell, PROBLEMS)["store"][0] == "problem"
 
 
 def test_doctor_finds_a_record_that_was_altered(shell: Shell) -> None:
     sample()
     open_store("./.oncemore").commit(put={"run/broken": [b"x"]})
     done = oncemore("doctor")
-    assert done.code == UNWELL
-    assert re.search("runs +problem +records that cannot be trusted: broken", done.out)
+    assert done.code == PROBLEMS
+    assert re.search("runs +problem +records that cannot be verified: broken", done.out)
 
 
 def test_runs_that_cannot_be_trusted_are_not_left_out_silently(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -567,7 +567,7 @@ def test_adopting_what_differs_changes_nothing(shell: Shell) -> None:
     Path("orders.py").write_text(ORDERS.replace("> 0", "> 100"))
     before = content("./.oncemore")
     code, out, _ = shell("adopt later clean --yes")
-    assert (code, "result: [20] -> []" in out, "nothing was adopted" in out) == (UNWELL, True, True)
+    assert (code, "result: [20] -> []" in out, "nothing was adopted" in out) == (PROBLEMS, True, True)
     assert content("./.oncemore") == before
 
 

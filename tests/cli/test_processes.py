@@ -13,7 +13,7 @@ import pytest
 
 from oncemore import History, checkpoint_scope, checkpointed
 from oncemore.cli import main
-from oncemore.cli.codes import DONE, FAILED, INTERRUPTED, NOT_INSTALLED, UNHEARD
+from oncemore.cli.codes import BROKEN_PIPE, DONE, FAILED, INTERRUPTED, NOT_INSTALLED
 from tests.cli.program import COMMAND, environment, oncemore, sample
 from tests.processes import Script
 from tests.unit.pasts import flow
@@ -86,7 +86,7 @@ def test_a_pipe_that_closes_ends_it_quietly() -> None:
             it.stdout.readline()
             it.stdout.close()
             assert it.stderr.read() == b""
-            assert it.wait(30) == UNHEARD
+            assert it.wait(30) == BROKEN_PIPE
 
 
 def test_a_pipe_that_was_never_read_ends_it_quietly() -> None:
@@ -96,7 +96,7 @@ def test_a_pipe_that_was_never_read_ends_it_quietly() -> None:
         os.close(reading)
         it = subprocess.run([*COMMAND, *command.split()], env=buffered(), stdout=writing, stderr=subprocess.PIPE)
         os.close(writing)
-        assert it.returncode == UNHEARD
+        assert it.returncode == BROKEN_PIPE
         assert b"BrokenPipe" not in it.stderr
 
 

@@ -41,7 +41,7 @@ def many() -> Counting:
 
 def test_a_list_reads_what_it_shows(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     counting = many()
-    monkeypatch.setattr("oncemore.cli.runs.opened", lambda store: History(counting))
+    monkeypatch.setattr("oncemore.cli.runs.open_history", lambda store: History(counting))
 
     assert main(["runs", "--limit", "20"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -183,7 +183,9 @@ def test_it_asks_before_it_adopts_and_counts_what_it_compares(terminal: Start) -
     project()
     before = content("./.oncemore")
     it = terminal("adopt later clean")
-    it.expect_exact("Run orders.py later and 1 call of clean to compare, then let its checkpoints count? [y/N]: ")
+    it.expect_exact(
+        "Run orders.py later, compare 1 call of clean, and adopt its checkpoints if the results are the same? [y/N]: "
+    )
     it.sendline("n")
     ended(it, DECLINED)
     assert content("./.oncemore") == before
@@ -192,7 +194,7 @@ def test_it_asks_before_it_adopts_and_counts_what_it_compares(terminal: Start) -
     it.sendline("y")
     text = shown(ended(it))
     assert "compared 1 (0 different), last clean-" in text
-    assert "count for its present code (1 node compared: 1 equal, 0 different)" in text
+    assert "adopted for its current code (1 node compared: 1 equal, 0 different)" in text
     assert [type(event).__name__ for event in History().run("later").events()][-1] == "StepAdopted"
 
 

@@ -111,6 +111,7 @@ def test_damage_that_hits_no_row_loses_nothing(destroy: Callable[[], None]) -> N
     assert History("store").verify().well
 
 
+@pytest.mark.filterwarnings("ignore::oncemore.CheckpointWarning")
 def test_runs_whose_entries_are_intact_lose_nothing_and_the_others_exactly_what_is_reported() -> None:
     everything()
     uid = open_store("store").get("run/b")

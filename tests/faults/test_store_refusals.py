@@ -162,7 +162,7 @@ def test_a_journal_that_cannot_be_read_is_said_aloud(small_disk):
     in_fork(write)
     (small_disk / "s" / "cache.db-shm").unlink()
     assert mount("-o", "remount,ro", str(small_disk))
-    with pytest.warns(CheckpointWarning, match="last entries are not seen"):
+    with pytest.warns(CheckpointWarning, match="latest entries are missing"):
         store = DiskStore(small_disk / "s")
     assert store.get("early") == b"1"
     assert store.get("late") is None

@@ -564,7 +564,7 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(script: Script, definition: s
     assert lines[:3] == ["● run ctrl-c  store ./.oncemore", "  load      ran T", "training"]
     assert [line for line in lines if line.startswith(("  train", "✗"))] == [
         "  train     interrupted T",
-        "✗ interrupted · 1 result kept · run again to go on",
+        "✗ interrupted · 1 result kept · run again to continue",
     ]
 
 

@@ -170,7 +170,7 @@ def test_what_is_shared_between_runs_after_the_fork_is_not_the_forks(store: str)
 
 def test_an_id_that_is_taken_or_cannot_be_is_refused(store: str) -> None:
     parent = flow(store)
-    with pytest.raises(UsageError, match="there is a run 'r' already"):
+    with pytest.raises(UsageError, match="a run 'r' already exists"):
         fork(parent, "r")
     for wrong in ("", "a\nb", "x" * 201):
         with pytest.raises(UsageError, match="run id"):

@@ -244,7 +244,7 @@ def test_a_damaged_newest_snapshot_gives_way_to_the_one_before_with_a_warning(st
             run.state["n"] = n
             run.checkpoint("tick")
         damage(run, "tick")
-        with pytest.warns(CheckpointWarning, match="checkpoint r:4 cannot be used, the one before serves"):
+        with pytest.warns(CheckpointWarning, match="checkpoint r:4 cannot be restored, so an earlier one is used"):
             assert run.restore().id == "r:3"
         assert dict(run.state) == {"n": 1}
         with pytest.warns(CheckpointWarning, match="r:4"):
@@ -257,7 +257,10 @@ def test_a_damaged_snapshot_that_was_asked_for_by_id_is_not_replaced_by_another(
             run.state["n"] = n
             run.checkpoint("tick")
         damage(run, "tick")
-        with pytest.warns(CheckpointWarning, match="r:3"), pytest.raises(UsageError, match="no checkpoint to restore"):
+        with (
+            pytest.warns(CheckpointWarning, match="r:3"),
+            pytest.raises(UsageError, match="no usable checkpoint 'r:3'"),
+        ):
             run.restore("r:3")
 
 

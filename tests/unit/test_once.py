@@ -771,11 +771,12 @@ def test_an_unknown_outcome_is_listed_and_answered_for_from_outside(share: bool)
     assert ran == ["a"]
 
 
-def test_nobody_answers_for_a_step_that_may_be_under_way() -> None:
-    @checkpointed(effect="once")
+@pytest.mark.parametrize("share", [False, True])
+def test_nobody_answers_for_a_step_that_may_be_under_way(share: bool) -> None:
+    @checkpointed(effect="once", share=share)
     def pay(invoice: str) -> str:
         (unknown,) = History("store").unknown_outcomes("bill")
-        with pytest.raises(UsageError, match="when nothing runs"):
+        with pytest.raises(UsageError, match=r"may be executing it is running: bill\. "):
             History("store").resolve("bill", unknown.key, happened=False)
         return "paid"
 

@@ -276,7 +276,7 @@ def test_the_command_that_opened_a_run_is_known_unless_it_has_a_secret(script: S
     script(SCRIPT, "4")
     assert script(LOOK, command, name="look.py").lines == ["['script.py', '4']"]
     script(SCRIPT.replace("main(*map(int, sys.argv[1:]))", "main()"), "--api-key=hunter2")
-    assert "it is not known which script" in script(LOOK, command, name="look.py", expect=1).err
+    assert "the script that opened run" in script(LOOK, command, name="look.py", expect=1).err
 
 
 # -- scripts of all kinds: no body of a step runs, and the plan knows of the step
@@ -615,7 +615,9 @@ def test_codes_that_did_the_same_only_now_and_then_are_not_adopted(script: Scrip
     script(first.replace("n * n", "2"))
     script.write(first.replace("n * n", "n"))
     adopt = "rehearsal.adopt(open_store('.oncemore'), 'r', 'square', 'script.py', verify=2)"
-    assert look(f"{AUDIT}({adopt})") == str((["square"] * 2, [], "no single earlier code does the same"))
+    assert look(f"{AUDIT}({adopt})") == str(
+        (["square"] * 2, [], "no earlier version gives equal results for all calls")
+    )
 
 
 def test_a_script_may_catch_everything_and_nothing_more_is_adopted(script: Script, look: Callable[[str], str]) -> None:
@@ -629,7 +631,7 @@ def test_a_step_that_is_shared_or_to_happen_once_is_not_adopted_by_comparing(
     script: Script, look: Callable[[str], str]
 ) -> None:
     edit = ("n * n", "n ** 2")
-    for options, word in (("share=True", "for all runs"), ("effect='once'", "verify 0")):
+    for options, word in (("share=True", "with all runs"), ("effect='once'", "verify 0")):
         source = scoped("square(1)").replace("@checkpointed\ndef square", f"@checkpointed({options})\ndef square")
         said = adopting(script, look, source.replace("square(n)", f"square(n, kind={word!r})"), edit)
         assert word in said

@@ -216,7 +216,7 @@ def test_a_run_that_another_process_has_open_is_not_rolled_back_behind_its_back(
         ):
             deed()
     with checkpoint_scope("r", store="store") as run:
-        with pytest.raises(UsageError, match="run r is open elsewhere, too: .* nothing that is done there would count"):
+        with pytest.raises(UsageError, match="run r is open elsewhere, too: .* the work done there would be lost"):
             run.rollback(to="r:2")
     history.fork("r", "child", at="r:2")
     running.kill()

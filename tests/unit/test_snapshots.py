@@ -227,7 +227,7 @@ def test_where_there_is_no_snapshot_before_a_step_nothing_is_restored(store: str
     with checkpoint_scope("r", store=store) as run:
         run.state["items"] = ["x"] * LARGE
         idle(0)
-        with pytest.raises(UsageError, match="no snapshot before it"):
+        with pytest.raises(UsageError, match="no earlier snapshot"):
             run.restore("idle")
         with pytest.raises(UsageError, match="there is no checkpoint to restore"):
             run.restore()
@@ -284,7 +284,7 @@ def test_a_snapshot_stays_while_a_step_that_stays_has_none_nearer(store: str) ->
     assert history.verify().well
     with checkpoint_scope("r", store=store) as run:
         assert [c.step for c in run.checkpoints] == ["append"]
-        with pytest.warns(CheckpointWarning, match="Restored the nearest before it"):
+        with pytest.warns(CheckpointWarning, match="Restored the nearest earlier state"):
             assert run.restore().behind == 1
         assert run.state["items"] == ["x"] * LARGE
 

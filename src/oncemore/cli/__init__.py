@@ -1,6 +1,6 @@
-"""The command line, `oncemore`. It stands outside and uses the public surface; see docs/reference/cli.md.
+"""The command line, `oncemore`, built on the public API; see docs/reference/cli.md.
 
-Its libraries are an extra: without them it says how to get them.
+Its libraries are an optional extra. If they are missing, a message says how to install them.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from .codes import INTERRUPTED, NOT_INSTALLED
 
-HINT = "oncemore: the command line needs two more packages: pip install 'oncemore[cli]'"
+HINT = "oncemore: the command line needs two more packages. Install them with: pip install 'oncemore[cli]'"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code. See `codes` for what it means."""
+    """Run one command and return its exit code; `codes` explains the codes."""
     try:
         from .app import run
 
@@ -24,5 +24,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(HINT, file=sys.stderr)
         return NOT_INSTALLED
-    except KeyboardInterrupt:  # while it was still loading
+    except KeyboardInterrupt:  # while the program was still loading
         return INTERRUPTED

@@ -1,4 +1,4 @@
-"""The program: its commands, and what becomes of errors."""
+"""The program: its commands, and how errors become messages and exit codes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import click
 
 from .. import CheckpointWarning, OncemoreError
 from . import completion, doctor, get, key, plan, prune, repair, rollback, runs, transfer, verify, why
-from .codes import DECLINED, DONE, FAILED, INTERRUPTED, MEANINGS, UNHEARD
-from .names import alike
+from .codes import BROKEN_PIPE, DECLINED, DONE, FAILED, INTERRUPTED, MEANINGS
+from .names import did_you_mean
 from .options import Declined
 from .output import version_of
 
@@ -46,7 +46,7 @@ _EPILOG = "\b\nExit codes:\n" + "\n".join(f"{code:5}  {meaning}" for code, meani
 
 
 class Program(click.Group):
-    """A group that lists its commands in the order of their use, and knows names that are nearly right."""
+    """A group that lists its commands in a sensible order and suggests corrections for mistyped ones."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -55,14 +55,14 @@ class Program(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            raise click.UsageError(f"There is no command {args[0]!r}.{alike(args[0], self.commands)}", ctx)
+            raise click.UsageError(f"Unknown command {args[0]!r}.{did_you_mean(args[0], self.commands)}", ctx)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             super().invoke(ctx)
         except BrokenPipeError:
-            ctx.exit(UNHEARD)
+            ctx.exit(BROKEN_PIPE)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
         except (OncemoreError, OSError) as error:
@@ -70,8 +70,8 @@ class Program(click.Group):
             ctx.exit(DECLINED if isinstance(error, Declined) else FAILED)
 
 
-def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
+def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
         click.echo(f"oncemore {version_of('oncemore')}")
         ctx.exit()
 
@@ -81,9 +81,10 @@ def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
 )
 def program() -> None:
-    """What a store knows of its runs: read it, reshape it, check it.
+    """Inspect, change and check the runs in a store.
 
-    The store is the one of --store, else of ONCEMORE_STORE, else ./.oncemore. Every command can be used while jobs run.
+    The store is given by --store, else by ONCEMORE_STORE; the default is ./.oncemore. All commands can be used while jobs
+    are running.
     """
 
 
@@ -92,13 +93,15 @@ for _command in _COMMANDS:
 
 
 def run(arguments: Sequence[str] | None) -> int:
-    """Run one command; the exit code."""
+    """Run one command and return its exit code."""
     code = _run(arguments)
     try:
-        sys.stdout.flush()  # a pipe holds back what is written to it: that nobody reads it may show only now
+        sys.stdout.flush()  # output to a pipe is buffered, so a closed pipe may only be noticed here
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python tries again, and complains
-        return UNHEARD
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # else Python flushes again at exit and prints an error
+        return BROKEN_PIPE
     return code
 
 
@@ -115,7 +118,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         return code if isinstance(code, int) else DONE
 
 
-def _warn(message: Warning | str, category: type[Warning], *where: Any, **__: Any) -> None:
-    ours = issubclass(category, CheckpointWarning)  # else it is of a script that is looked at
-    text = f"oncemore: warning: {message}\n" if ours else warnings.formatwarning(message, category, *where[:2])
+def _warn(message: Warning | str, category: type[Warning], *location: Any, **__: Any) -> None:
+    ours = issubclass(category, CheckpointWarning)  # otherwise it comes from a script run by plan, adopt or audit
+    text = f"oncemore: warning: {message}\n" if ours else warnings.formatwarning(message, category, *location[:2])
     click.echo(text, err=True, nl=False)

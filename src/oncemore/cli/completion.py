@@ -1,4 +1,4 @@
-"""`completion`: the shell completes commands, options and the ids of runs."""
+"""`completion`: shell completion of commands, options, run ids and checkpoints."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that lets a shell complete.
+    """Print a shell completion script.
 
-    It completes commands, options, run ids and checkpoints. To have it in every session:
+    It completes commands, options, run ids and checkpoints. To enable it in every session, add this line:
 
     \b
     eval "$(oncemore completion bash)"   in ~/.bashrc
     eval "$(oncemore completion zsh)"    in ~/.zshrc
     oncemore completion fish | source    in ~/.config/fish/config.fish
     """
-    kind = get_completion_class(shell)
-    assert kind is not None
-    click.echo(kind(ctx.find_root().command, {}, "oncemore", "_ONCEMORE_COMPLETE").source())
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    click.echo(completion_class(ctx.find_root().command, {}, "oncemore", "_ONCEMORE_COMPLETE").source())

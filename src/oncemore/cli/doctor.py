@@ -1,4 +1,4 @@
-"""`doctor`: whether oncemore can work here, and what may stand in its way."""
+"""`doctor`: check that oncemore can work here, and report what may get in its way."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ..stores import Store, default_target, open_store, store_exists
 from ..stores.disk import DiskStore
 from ..stores.filesystem import NETWORK_FILE_SYSTEMS, file_system
 from . import options
-from .codes import UNWELL
+from .codes import PROBLEMS
 from .output import columns, plural, print_json, print_tables, version_of
 
 _PACKAGES = ("blake3", "cloudpickle", "diskcache", "wrapt", "zstandard", "click", "rich")
-_LITTLE = 1 << 30  # bytes free
+_LOW_SPACE = 1 << 30  # bytes
 _CHECKS = columns("check", "is", "what", text="what")
 
 
 class Check(NamedTuple):
-    """One thing that was looked at: ok, a note, or a problem."""
+    """The result of one check; its state is "ok", "note" or "problem"."""
 
     name: str
     state: str
@@ -38,46 +38,49 @@ class Check(NamedTuple):
 
 
 @click.command()
-@options.reading
+@options.reads
 @click.pass_context
 def doctor(ctx: click.Context, store: str | None, as_json: bool) -> None:
     """Check whether oncemore can work here.
 
-    Looks at the secret, the store, its permissions, its file system, free space, open runs and versions.
+    Checks the key, the store, its permissions and file system, free space, open runs and versions. The exit code is 3 if there
+    is a problem.
     """
     checks = [_secret(), *_store(store or default_target()), *_versions()]
     if as_json:
         print_json([check._asdict() for check in checks])
     else:
         print_tables((_CHECKS, checks))
-    ctx.exit(UNWELL if any(check.state == "problem" for check in checks) else 0)
+    ctx.exit(PROBLEMS if any(check.state == "problem" for check in checks) else 0)
 
 
 def _secret() -> Check:
-    if given := os.environ.get("ONCEMORE_KEY"):
-        if len(given) < 16:
-            return Check("secret", "note", "in ONCEMORE_KEY, and short: easy to guess")
+    if secret := os.environ.get("ONCEMORE_KEY"):
+        if len(secret) < 16:
+            return Check("secret", "note", "in ONCEMORE_KEY, but short enough to guess: use at least 16 characters")
         return Check("secret", "ok", "in ONCEMORE_KEY")
     path = key_file()
     try:
         found = os.stat(path)
     except FileNotFoundError:
-        return Check("secret", "note", f"none yet: {path} is made when the first checkpoint is")
+        return Check("secret", "note", f"none yet: {path} is created with the first checkpoint")
     except OSError as error:
-        return Check("secret", "problem", f"{path} cannot be read: {error.strerror}")
+        return Check("secret", "problem", f"cannot read {path}: {error.strerror}")
     if found.st_mode & 0o077:
-        return Check("secret", "problem", f"others can read {path} ({found.st_mode & 0o777:03o}): chmod 600 {path}")
+        return Check(
+            "secret", "problem", f"other users can read {path} (mode {found.st_mode & 0o777:03o}): run chmod 600 {path}"
+        )
     if found.st_size < 32:
-        return Check("secret", "problem", f"{path} is cut short: put it back from a copy")
+        return Check("secret", "problem", f"{path} is truncated: restore it from a backup")
     if not os.access(path, os.R_OK):
-        return Check("secret", "problem", f"{path} cannot be read by you")
-    return Check("secret", "ok", f"in {path}, for your eyes only")
+        return Check("secret", "problem", f"you have no permission to read {path}")
+    return Check("secret", "ok", f"in {path}, readable only by you")
 
 
 def _store(target: str) -> Iterator[Check]:
     try:
         if not store_exists(target):
-            yield Check("store", "note", f"none yet: {target} is made by the first run that uses it")
+            yield Check("store", "note", f"none yet: {target} is created by the first run that uses it")
             return
         store = open_store(target)
         yield Check("store", "ok", store.url)
@@ -86,41 +89,42 @@ def _store(target: str) -> Iterator[Check]:
     except OncemoreError as error:
         yield Check("store", "problem", str(error))
         return
-    yield _written(store)
+    yield _writable(store)
     if isinstance(store, DiskStore):
         yield from _folder(store.path)
 
 
 def _keys(store: Store) -> Iterator[Check]:
-    """Whether it is the store of the key in use."""
+    """Report a store that was made with another key."""
     owner = owner_of(store)
     if owner and owner != key_id():
         yield Check("key", "problem", another_key(store, owner))
 
 
 def _entries(store: Store) -> Iterator[Check]:
-    """What is in it."""
+    """Runs, and files that belong to no entry."""
     runs = History(store).runs()
     damaged = set(History(store).run_ids()) - {run.id for run in runs}
     if damaged:
-        yield Check("runs", "problem", f"records that cannot be trusted: {', '.join(sorted(damaged)[:5])}")
+        yield Check("runs", "problem", f"records that cannot be verified: {', '.join(sorted(damaged)[:5])}")
     else:
         yield Check("runs", "ok", f"{len(runs):,}")
     running = [run.id for run in runs if run.status == "running"]
     killed = [run.id for run in runs if run.status == "killed"]
     yield Check("running", "ok", ", ".join(running[:5]) + (" ..." if len(running) > 5 else "") if running else "none")
     if killed:
-        yield Check("killed", "note", f"{plural(len(killed), 'run')} to start again: {', '.join(killed[:5])}")
+        yield Check("killed", "note", f"{plural(len(killed), 'run')} can be resumed: {', '.join(killed[:5])}")
     files = store.orphans() if isinstance(store, Littered) else []
     if files:
-        tidy = "open_store(...).maintain() in Python removes them"
-        yield Check("files", "note", f"{plural(len(files), 'orphan')}: {tidy}")
+        yield Check(
+            "files", "note", f"{plural(len(files), 'orphan')}: remove with open_store(...).maintain() in Python"
+        )
     else:
         yield Check("files", "ok", "no orphans")
 
 
-def _written(store: Store) -> Check:
-    """Write something and remove it again."""
+def _writable(store: Store) -> Check:
+    """Write an entry and remove it again."""
     key = f"doctor/{secrets.token_hex(8)}"
     try:
         store.commit(put={key: [b"1"]})
@@ -131,18 +135,18 @@ def _written(store: Store) -> Check:
 
 
 def _folder(path: str) -> Iterator[Check]:
-    """A store on disk: who can read it, where it is, and how much room there is."""
+    """A store on disk: its permissions, file system and free space."""
     mode = os.stat(path).st_mode & 0o777
     if mode & 0o077:
-        yield Check("permissions", "note", f"{mode:03o}: others can read it")
+        yield Check("permissions", "note", f"{mode:03o}: other users can read it")
     else:
         yield Check("permissions", "ok", f"{mode:03o}")
     kind = file_system(path)
-    bad = kind in NETWORK_FILE_SYSTEMS
-    warning = ": a network file system, where only one machine may use it" if bad else ""
-    yield Check("file system", "note" if bad or kind is None else "ok", (kind or "unknown") + warning)
+    network = kind in NETWORK_FILE_SYSTEMS
+    warning = ": a network file system; only one machine may use the store" if network else ""
+    yield Check("file system", "note" if network or kind is None else "ok", (kind or "unknown") + warning)
     usage = shutil.disk_usage(path)
-    yield Check("free space", "ok" if usage.free > _LITTLE else "note", f"{size(usage.free)} of {size(usage.total)}")
+    yield Check("free space", "ok" if usage.free > _LOW_SPACE else "note", f"{size(usage.free)} of {size(usage.total)}")
 
 
 def _versions() -> Iterator[Check]:

@@ -1,4 +1,4 @@
-"""`get`: the value that a step returned."""
+"""`get`: print or save the value of a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .. import Checkpoint, UsageError
 from ..durations import size
 from ..history.json_exchange import exact
 from . import options
-from .names import find_checkpoint, find_run, opened
+from .names import find_checkpoint, find_run, open_history
 from .output import printable, timestamp
 
 
@@ -22,23 +22,25 @@ from .output import printable, timestamp
 @options.run
 @options.node
 @options.store
-@click.option("--json", "as_json", is_flag=True, help="Print the value as JSON, if JSON gives exactly it back.")
 @click.option(
-    "--pickle", "pickle_to", metavar="FILE", help="Write the value to a file, as a pickle ('-': standard output)."
+    "--json", "as_json", is_flag=True, help="Print the value as JSON; refused if JSON cannot represent it exactly."
+)
+@click.option(
+    "--pickle", "pickle_to", metavar="FILE", help="Write the value to a file as a pickle ('-' for standard output)."
 )
 @options.yes
 def get(run: str, node: str, store: str | None, as_json: bool, pickle_to: str | None, yes: bool) -> None:
-    """Print the value that a checkpoint keeps.
+    """Print the value stored in a checkpoint.
 
-    That is what a step returned; of a checkpoint made by name, the state. NODE is a node, a step, a name or an id as `show`
-    prints them; where several fit, the newest is meant. Unpickling imports the modules that the value's classes are in, from
-    the installed packages or the current folder.
+    For a step, this is the value it returned; for a named checkpoint, the run's state. NODE is a node, a step, a name or an id
+    as `show` prints them; if several checkpoints match, the newest is used. Unpickling imports the modules that define the
+    value's classes, from installed packages or the current directory.
     """
     if as_json and pickle_to:
-        raise click.UsageError("--json and --pickle are two ways to have it: choose one.")
-    checkpoint = find_checkpoint(find_run(opened(store), run), node)
+        raise click.UsageError("--json and --pickle cannot be combined.")
+    checkpoint = find_checkpoint(find_run(open_history(store), run), node)
     if pickle_to:
-        options.ask_to_replace(pickle_to, yes)
+        options.confirm_replace(pickle_to, yes)
     value = _load(checkpoint)
     if pickle_to:
         _write(pickle_to, value)
@@ -47,26 +49,26 @@ def get(run: str, node: str, store: str | None, as_json: bool, pickle_to: str | 
     elif exact(value):
         click.echo(json.dumps(value, indent=2))
     else:
-        raise UsageError(f"JSON cannot hold this {type(value).__name__} exactly; have it with --pickle FILE")
+        raise UsageError(f"JSON cannot represent this {type(value).__name__} exactly; use --pickle FILE")
 
 
-def importing_from_here() -> None:
-    """Let pickles find the modules of the project in the current folder; installed ones come first."""
+def import_from_cwd() -> None:
+    """Let pickles import modules from the current directory; installed packages take precedence."""
     here = os.getcwd()
     if here not in sys.path:
         sys.path.append(here)
 
 
 def _load(checkpoint: Checkpoint) -> Any:
-    """The value, after it was said what is about to be unpickled."""
+    """Announce what is about to be unpickled, then load the value."""
     key, stored = checkpoint.proof()
     meta = checkpoint.meta()
     click.echo(f"unpickling {key}: {size(stored)}, written {timestamp(checkpoint.time)}, signature verified", err=True)
     if "main" in meta:
-        click.echo(f"its classes come from the script {meta['main']}, which is imported for it", err=True)
+        click.echo(f"its classes come from the script {meta['main']}, which is imported to load it", err=True)
     if meta.get("blobs"):
-        click.echo("files in it are left as they are on disk: only their paths are shown", err=True)
-    importing_from_here()
+        click.echo("it contains files: only their paths are shown, and the files on disk are left alone", err=True)
+    import_from_cwd()
     return checkpoint.result() if checkpoint.entry else checkpoint.state()
 
 

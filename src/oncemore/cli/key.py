@@ -1,4 +1,4 @@
-"""`key`: which key signs and verifies here, where it comes from, and whether the store was made with it."""
+"""`key`: show the key in use, its source, and whether the store was made with it."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from ..keyed import owner_of
 from ..secret import key_id, key_source
 from ..stores import default_target, open_store, store_exists
 from . import options
-from .codes import UNWELL
+from .codes import PROBLEMS
 from .output import columns, print_json, print_tables
 
-_ROWS = columns("what", "is", text="is")
+_COLUMNS = columns("what", "is", text="is")
 
 
 @click.command()
-@options.reading
+@options.reads
 @click.pass_context
 def key(ctx: click.Context, store: str | None, as_json: bool) -> None:
-    """Show which key is in use, and from where.
+    """Show which key is in use and where it comes from.
 
-    Prints a short id of the key, never the key itself, and creates no key. The exit code is 3 if the store was created with
-    another key: this key can't verify its runs, and new runs are stored next to them.
+    Prints a short id of the key, never the key itself, and never creates a key. The exit code is 3 if the store was made with
+    another key: its runs can't be verified with this one, and new runs are stored separately.
     """
     source, target = key_source(), store or default_target()
-    made = source.given or os.path.exists(source.file)
+    key_exists = source.given or os.path.exists(source.file)
     owner = owner_of(open_store(target)) if store_exists(target) else ""
     fields = {
-        "key": key_id() if made else None,
+        "key": key_id() if key_exists else None,
         "from": "ONCEMORE_KEY" if source.given else source.file,
         "file": source.file,
         "home": os.environ.get("HOME"),
         "store": target,
         "store_key": owner or None,
-        "same": not owner or (made and owner == key_id()),
+        "same": not owner or (key_exists and owner == key_id()),
     }
     if as_json:
         print_json(fields)
     else:
-        print_tables((_ROWS, _told(fields)), *_advice(fields))
-    ctx.exit(0 if fields["same"] else UNWELL)
+        print_tables((_COLUMNS, _rows(fields)), *_advice(fields))
+    ctx.exit(0 if fields["same"] else PROBLEMS)
 
 
-def _told(fields: Mapping[str, object]) -> list[tuple[str, str]]:
+def _rows(fields: Mapping[str, object]) -> list[tuple[str, str]]:
     return [
-        ("key", str(fields["key"] or "none yet: it is made with the first checkpoint")),
+        ("key", str(fields["key"] or "none yet: it is created with the first checkpoint")),
         ("from", str(fields["from"])),
         ("HOME", str(fields["home"] or "not set")),
         ("store", str(fields["store"])),
@@ -57,6 +57,6 @@ def _told(fields: Mapping[str, object]) -> list[tuple[str, str]]:
 
 def _advice(fields: Mapping[str, object]) -> list[str]:
     if fields["same"]:
-        return ["the store was made with this key" if fields["store_key"] else "the store is empty, or there is none"]
-    remedy = "run as the user who made it (HOME), set ONCEMORE_KEY as it was then"
+        return ["the store was made with this key" if fields["store_key"] else "the store is empty or does not exist"]
+    remedy = "run as the user who made it (see HOME), set the ONCEMORE_KEY it was made with"
     return [f"the store was made with another key: {remedy}, or copy that key file to {fields['file']}"]

@@ -1,4 +1,4 @@
-"""Names that the user gives: runs and checkpoints, found, completed, or nearly right."""
+"""Resolves the names of runs and checkpoints that users type, completes them, and suggests corrections."""
 
 from __future__ import annotations
 
@@ -14,56 +14,61 @@ from ..stores import default_target, store_exists
 _COMPLETIONS = 100
 
 
-def alike(name: str, known: Iterable[str]) -> str:
-    """A question that names what the user may have meant; empty if nothing comes near."""
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A suggestion for a mistyped name; empty if no known name is similar."""
     candidates = list(dict.fromkeys(known))
-    near = [each for each in candidates if each.lower() == name.lower() or each.rpartition(".")[2] == name]
-    near += [each for each in difflib.get_close_matches(name, candidates, 3) if each not in near]
-    return f" Did you mean {' or '.join(near[:3])}?" if near else ""
+    similar = [each for each in candidates if each.lower() == name.lower() or each.rpartition(".")[2] == name]
+    similar += [each for each in difflib.get_close_matches(name, candidates, 3) if each not in similar]
+    return f" Did you mean {' or '.join(similar[:3])}?" if similar else ""
 
 
-def opened(store: str | None) -> History:
-    """The history in the store that the user means. A command that reads does not make a store."""
+def existing_store(store: str | None) -> str:
+    """The given or default store. UsageError if it does not exist: a command that reads must not create one."""
     target = store or default_target()
     if not store_exists(target):
-        raise UsageError(f"there is no store at {target}; name one with --store or ONCEMORE_STORE")
-    return History(target)
+        raise UsageError(f"there is no store at {target}; choose one with --store or ONCEMORE_STORE")
+    return target
+
+
+def open_history(store: str | None) -> History:
+    """The history of the given or default store."""
+    return History(existing_store(store))
 
 
 def find_run(history: History, run_id: str) -> PastRun:
-    """The run of that id."""
+    """The run with this id; the error for an unknown one suggests similar ids."""
     try:
         return history.run(run_id)
     except UsageError as error:
         ids = history.run_ids()
         if run_id in ids:
             raise
-        raise UsageError(f"{error}.{alike(run_id, ids)}") from error
+        raise UsageError(f"{error}.{did_you_mean(run_id, ids)}") from error
 
 
 def find_checkpoint(run: PastRun, which: str) -> Checkpoint:
-    """The newest checkpoint that is meant: by its id, name, node or step."""
+    """The newest checkpoint with this id, name, node or step."""
     checkpoints = run.checkpoints
     found = checkpoints.get(which) or checkpoints.latest(which)
     if found is None:
         known = [name for c in checkpoints for name in (c.name, c.step, c.node, c.id) if name]
-        hint = alike(which, known) or f" `oncemore show {run.id}` lists them."
-        raise UsageError(f"run {run.id} has no checkpoint called {which!r}.{hint}")
+        hint = did_you_mean(which, known) or f" `oncemore show {run.id}` lists them."
+        raise UsageError(f"run {run.id} has no checkpoint {which!r}.{hint}")
     return found
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The ids of runs that begin so."""
+    """Run ids that start with `incomplete`."""
     try:
-        return opened(ctx.params.get("store")).run_ids(incomplete, _COMPLETIONS)
-    except OncemoreError:  # nobody wants to read it between two keys
+        return open_history(ctx.params.get("store")).run_ids(incomplete, _COMPLETIONS)
+    except OncemoreError:  # an error message would disturb the command line being typed
         return []
 
 
 def complete_checkpoint(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The names of checkpoints that begin so, of the run that was named before."""
+    """Checkpoints that start with `incomplete`, of the run given earlier on the command line."""
     try:
-        run = opened(ctx.params.get("store")).run(ctx.params["run"])
+        run = open_history(ctx.params.get("store")).run(ctx.params["run"])
         names = dict.fromkeys(name for c in run.checkpoints for name in (c.name, c.step, c.node) if name)
         return [name for name in names if name.startswith(incomplete)][:_COMPLETIONS]
     except (OncemoreError, KeyError):

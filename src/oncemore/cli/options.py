@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have."""
+"""Options and arguments shared by several commands."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from .names import complete_checkpoint, complete_run
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 store = click.option(
-    "--store", metavar="PATH|URL", help="The store; else that of ONCEMORE_STORE, else ./.oncemore.", is_eager=True
+    "--store", metavar="PATH|URL", help="The store to use. Default: ONCEMORE_STORE, else ./.oncemore.", is_eager=True
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-yes = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+yes = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 run = click.argument("run", shell_complete=complete_run)
 node = click.argument("node", shell_complete=complete_checkpoint)
 
 
-def reading(command: Command) -> Command:
-    """Of every command that reads: where from, and for whom."""
+def reads(command: Command) -> Command:
+    """Add --store and --json, the options of every command that reads."""
     return as_json(store(command))
 
 
 class Declined(OncemoreError):
-    """Something that the user did not agree to."""
+    """The user did not confirm."""
 
 
-def ask(question: str, yes: bool) -> None:
-    """Go on only if the user says so, now or with --yes."""
+def confirm(question: str, yes: bool) -> None:
+    """Raise Declined unless the user agrees, now or with --yes."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Declined(f"{question} There is no terminal to ask on: say --yes")
+        raise Declined(f"{question} Confirmation required; rerun with --yes.")
     try:
         if click.confirm(question, err=True):
             return
@@ -46,7 +46,7 @@ def ask(question: str, yes: bool) -> None:
     raise Declined("nothing was done")
 
 
-def ask_to_replace(path: str, yes: bool) -> None:
-    """A file that is there already is replaced only if the user says so."""
+def confirm_replace(path: str, yes: bool) -> None:
+    """Ask before an existing file is replaced."""
     if path != "-" and os.path.lexists(path):
-        ask(f"{path} exists. Replace it?", yes)
+        confirm(f"{path} exists. Replace it?", yes)

@@ -1,4 +1,4 @@
-"""What commands print: JSON, tables for people, and plain columns where nobody but a program reads along."""
+"""Command output: JSON, styled tables on a terminal, plain columns elsewhere."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple, Union
 
 import click
 
-_BATCH = 200  # rows laid out at a time: the first page of a long table is there at once
-_NARROWEST = 16  # a column of text is folded, not below this
+_BATCH = 200  # rows laid out at a time, so that the first page of a long table appears at once
+_NARROWEST = 16  # text columns are not folded below this width
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _STYLES = {
     "finished": "green",
@@ -35,7 +35,7 @@ _STYLES = {
 
 
 class Column(NamedTuple):
-    """A column: its title, whether it is one of numbers, and whether its text may be folded on a narrow terminal."""
+    """A column: its title, whether it holds numbers, and whether its text may be folded on a narrow terminal."""
 
     title: str
     number: bool = False
@@ -43,7 +43,7 @@ class Column(NamedTuple):
 
 
 def columns(*titles: str, numbers: Collection[str] = (), text: str = "") -> list[Column]:
-    """Columns of these titles: those of `numbers` are set to the right, that of `text` may be folded."""
+    """Columns with these titles. Those in `numbers` are right-aligned; `text` may be folded."""
     return [Column(title, title in numbers, title == text) for title in titles]
 
 
@@ -56,8 +56,8 @@ def _jsonable(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without what would move the cursor or change the direction of writing; it may come from anywhere."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    """The text with control and bidirectional characters escaped, since it may come from untrusted data."""
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def on_terminal() -> bool:
@@ -68,7 +68,7 @@ Part = Union[str, "tuple[Sequence[Column], Sequence[Sequence[str]]]"]  # a line,
 
 
 def print_tables(*parts: Part) -> None:
-    """Lines, and tables that have rows; through a pager if it is more than the terminal shows at once."""
+    """Print lines, and tables that have rows; through a pager if they do not fit on the terminal."""
     parts = tuple(part for part in parts if isinstance(part, str) or part[1])
     lay_out = _styled if on_terminal() else _plain
     pieces = (
@@ -99,7 +99,7 @@ def _width(text: str) -> int:
 
 
 def _plain(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns with two blanks between them; nothing is cut."""
+    """Columns separated by two spaces; nothing is cut off."""
     rows = _cleaned(rows)
     widths = _widths(columns, rows)
     for row in ([column.title for column in columns], *rows):
@@ -111,29 +111,29 @@ def _plain(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator
 
 
 def _styled(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The same with colours; on a narrow terminal texts are folded, ids and numbers never."""
+    """A colored table. On a narrow terminal, text columns are folded; ids and numbers never are."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     rows = _cleaned(rows)
     widths = _widths(columns, rows)
-    least = sum(min(w, _NARROWEST) if c.text else w for c, w in zip(columns, widths)) + 2 * len(columns)
-    room = max(shutil.get_terminal_size().columns, least)
+    min_width = sum(min(w, _NARROWEST) if c.text else w for c, w in zip(columns, widths)) + 2 * len(columns)
+    table_width = max(shutil.get_terminal_size().columns, min_width)
     for start in range(0, max(len(rows), 1), _BATCH):
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=start == 0)
         for column, width in zip(columns, widths):
-            side: Literal["left", "right"] = "right" if column.number else "left"
-            table.add_column(column.title, justify=side, overflow="fold", width=None if column.text else width)
+            justify: Literal["left", "right"] = "right" if column.number else "left"
+            table.add_column(column.title, justify=justify, overflow="fold", width=None if column.text else width)
         for row in rows[start : start + _BATCH]:
             table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
         page = io.StringIO()
-        Console(file=page, force_terminal=True, width=room, highlight=False).print(table)
+        Console(file=page, force_terminal=True, width=table_width, highlight=False).print(table)
         yield page.getvalue()
 
 
 def timestamp(time: datetime | None) -> str:
-    """A time for people: local, to the second."""
+    """Local time, to the second."""
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S") if time else ""
 
 

@@ -1,4 +1,4 @@
-"""Commands that run a script to look or to compare: `plan`, `adopt`, `audit`."""
+"""Commands that run a script to predict or compare results: `plan`, `adopt`, `audit`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ..history.history import PastRun
 from ..rehearsal import audit as rehearsal
 from ..rehearsal.audit import Audit, Plan, Progress
 from . import options
-from .codes import DONE, FAILED, UNWELL, WOULD_RUN
-from .names import alike, complete_checkpoint, find_run, opened
+from .codes import DONE, FAILED, PROBLEMS, WOULD_RUN
+from .names import complete_checkpoint, did_you_mean, find_run, open_history
 from .output import Part, columns, plural, print_json, print_tables
 
 _PLAN = columns("step", "would", "times", "time", "why", numbers=("times",), text="why")
-_DIFFERING = columns("node", "what differs", text="what differs")
+_DIFFERENCES = columns("node", "what differs", text="what differs")
 
 
 class WithScript(click.Command):
-    """A command whose last argument is a script: what stands after that belongs to the script, options included."""
+    """A command whose last argument is a script. Everything after the script's name is passed to it, options included."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = sum(isinstance(each, click.Argument) for each in self.params) - 1  # the arguments before the script
@@ -41,13 +41,13 @@ class WithScript(click.Command):
 
 
 def _share(text: str) -> float:
-    """A part of all: "1%" or "0.01"."""
+    """A fraction, written as "1%" or "0.01"."""
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         share = -1
     if not 0 <= share <= 1:
-        raise click.BadParameter(f"{text!r} is no share: write '1%' or '0.01'")
+        raise click.BadParameter(f"{text!r} is not a share; write '1%' or '0.01'")
     return share
 
 
@@ -59,15 +59,15 @@ _module = click.option("-m", "module", is_flag=True, help="SCRIPT is the name of
 @click.command(cls=WithScript)
 @_script
 @_module
-@options.reading
+@options.reads
 @click.pass_context
 def plan(ctx: click.Context, script: tuple[str, ...], module: bool, store: str | None, as_json: bool) -> None:
-    """Say what a script would reuse, what would run and why.
+    """Predict what a script would reuse, what would run, and why.
 
-    Runs SCRIPT until the first step that would run, and no step. What SCRIPT does outside of steps, it does; what it prints
-    goes to standard error. Nothing is written to its store. A `run.loop` that is not finished counts as a step that would run.
+    Runs SCRIPT up to the first step that would run, without running any step. Code outside of steps does run; its output goes
+    to standard error. Nothing is written to the store. An unfinished `run.loop` is treated as a step that would run.
 
-    The exit code is 0 if everything would be reused, 6 if something would run, 1 if SCRIPT failed by itself.
+    The exit code is 0 if everything would be reused, 6 if a step would run, 1 if SCRIPT itself failed.
     """
     command = _command(script, module)
     with _default_store(store):
@@ -76,20 +76,20 @@ def plan(ctx: click.Context, script: tuple[str, ...], module: bool, store: str |
         steps = [dict(zip(("step", "times", "seconds_saved"), each)) for each in found.reused]
         print_json({**dataclasses.asdict(found), "reused": steps})
     else:
-        print_tables(*_planned(found))
+        print_tables(*_plan_lines(found))
     if found.trouble:
         click.echo(f"oncemore: {found.trouble}", err=True)
     ctx.exit(FAILED if found.trouble else WOULD_RUN if found.step else DONE)
 
 
-def _planned(found: Plan) -> list[Part]:
+def _plan_lines(found: Plan) -> list[Part]:
     rows = [(step, "be reused", f"{times:,}", f"{duration(saved)} saved", "") for step, times, saved in found.reused]
     if found.step:
         took = "" if found.took is None else f"took {duration(found.took)}"
         rows.append((found.step, "run", "", took, found.why or ""))
     parts: list[Part] = [f"run {found.run}", "", (_PLAN, rows), ""] if rows else []
     if found.step:
-        return [*parts, f"{found.node} would run; what comes after it is not known before."]
+        return [*parts, f"{found.node} would run. Later steps can't be predicted until it has run."]
     saved = sum(each[2] for each in found.reused)
     if found.trouble:
         return parts[:-1]
@@ -101,7 +101,7 @@ def _planned(found: Plan) -> list[Part]:
 @click.argument("step", shell_complete=complete_checkpoint)
 @_known_script
 @click.option(
-    "--verify", type=click.IntRange(min=0), default=1, metavar="N", help="How many calls to compare; 1 if not said."
+    "--verify", type=click.IntRange(min=0), default=1, metavar="N", help="How many calls to compare; default 1."
 )
 @_module
 @options.store
@@ -117,41 +117,42 @@ def adopt(
     store: str | None,
     yes: bool,
 ) -> None:
-    """Let the checkpoints of a step count for its present code.
+    """Reuse a step's checkpoints although its code changed.
 
-    For an edit that is known to change no result. Runs SCRIPT (if none is said, that which opened RUN last) to see the present
-    code, and with it N calls of STEP that are kept under an earlier code. If they do what they did, the checkpoints of that
-    code count from now on, and an event of RUN tells so. If one differs, nothing is adopted.
+    For edits that do not change any result. Runs SCRIPT (default: the script that last opened RUN) with the current code, and
+    runs N calls of STEP again that have checkpoints from earlier code. If their results are the same, the checkpoints are valid
+    for the current code from now on, and RUN records an event. If one differs, nothing is adopted.
     """
-    history = opened(store)
+    history = open_history(store)
     found = find_run(history, run)
     steps = list(dict.fromkeys(each.step for each in found.checkpoints if each.step))
     if step not in steps:
-        raise UsageError(f"run {run} has no checkpoint of a step {step!r}.{alike(step, steps)}")
+        raise UsageError(f"run {run} has no checkpoint of step {step!r}.{did_you_mean(step, steps)}")
     command = _command(script, module, found)
-    compare = (
-        f"Run {shlex.join(command)} and {plural(verify, 'call')} of {step} to compare, then let its checkpoints count?"
-    )
-    adopt = f"Let the checkpoints of {step} count for its present code, without comparing?"
-    options.ask(compare if verify else adopt, yes)
+    if verify:
+        rerun = f"Run {shlex.join(command)}, compare {plural(verify, 'call')} of {step}"
+        question = f"{rerun}, and adopt its checkpoints if the results are the same?"
+    else:
+        question = f"Adopt the checkpoints of {step} for its current code without comparing?"
+    options.confirm(question, yes)
     with _default_store(store), _progress() as progress:
         done = rehearsal.adopt(history.store, run, step, command[0], command[1:], verify=verify, progress=progress)
     if done.differing:
-        print_tables((_DIFFERING, done.differing), "", f"{_counted(done)}: nothing was adopted")
-        ctx.exit(UNWELL)
+        print_tables((_DIFFERENCES, done.differing), "", f"{_counted(done)}; nothing was adopted")
+        ctx.exit(PROBLEMS)
     if done.stopped:
         raise UsageError(f"nothing was adopted: {done.stopped}")
-    click.echo(f"run {run}: checkpoints of {step} count for its present code ({_counted(done)})")
+    click.echo(f"run {run}: checkpoints of {step} adopted for its current code ({_counted(done)})")
 
 
 @click.command(cls=WithScript)
 @options.run
 @_known_script
 @click.option(
-    "--sample", type=_share, default="100%", metavar="SHARE", help="How many of the nodes to compare; all if not said."
+    "--sample", type=_share, default="100%", metavar="SHARE", help="What share of the nodes to compare; default all."
 )
 @_module
-@options.reading
+@options.reads
 @click.pass_context
 def audit(
     ctx: click.Context,
@@ -162,16 +163,16 @@ def audit(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Run steps again and compare what they do with what is kept.
+    """Run steps again and compare them with their checkpoints.
 
-    Finds steps that are not deterministic, and checkpoints that are stale. Runs SCRIPT (if none is said, that which opened RUN
-    last), and with it the steps that are kept, or a SHARE of them ("1%"). They do what they do, files included; nothing is
-    written to the store. Steps with effect="once" are not run, nor those in other processes, nor what a finished `run.loop`
-    did. It ends at the first step that would run anyway.
+    Finds steps that are not deterministic and checkpoints that are stale. Runs SCRIPT (default: the script that last opened
+    RUN) and, in it, the steps that have checkpoints, or a SHARE of them ("1%"). They really run and may write files; nothing is
+    written to the store. Not run again: steps with effect="once", steps in other processes, and finished `run.loop`s. The audit
+    ends at the first step that would run anyway.
 
-    The exit code is 3 if something differs, 1 if nothing could be compared.
+    The exit code is 3 if a node differs, 1 if nothing could be compared.
     """
-    found = find_run(opened(store), run)
+    found = find_run(open_history(store), run)
     command = _command(script, module, found)
     with _default_store(store), _progress() as progress:
         done = rehearsal.audit(run, command[0], command[1:], sample=sample, progress=progress)
@@ -179,10 +180,10 @@ def audit(
         differing = [dict(zip(("node", "difference"), each)) for each in done.differing]
         print_json({**dataclasses.asdict(done), "differing": differing})
     else:
-        ended = [f"It went no further: {done.stopped}"] if done.stopped else []
-        table: list[Part] = [(_DIFFERING, done.differing), ""] if done.differing else []
-        print_tables(*table, _counted(done), *ended)
-    ctx.exit(UNWELL if done.differing else FAILED if done.stopped and not done.equal else DONE)
+        stopped = [f"Stopped early: {done.stopped}"] if done.stopped else []
+        table: list[Part] = [(_DIFFERENCES, done.differing), ""] if done.differing else []
+        print_tables(*table, _counted(done), *stopped)
+    ctx.exit(PROBLEMS if done.differing else FAILED if done.stopped and not done.equal else DONE)
 
 
 def _counted(done: Audit) -> str:
@@ -191,17 +192,17 @@ def _counted(done: Audit) -> str:
 
 
 def _command(script: tuple[str, ...], module: bool, run: PastRun | None = None) -> list[str]:
-    """What was said, or what opened the run last."""
+    """The script and its arguments: those given, or those that last opened the run."""
     if script:
         return ["-m"] * module + list(script)
     if run is None or module:
-        raise click.UsageError("-m needs the name of a module.")
+        raise click.UsageError("-m needs a module name.")
     return rehearsal.command_of(run.store, run.id)
 
 
 @contextmanager
 def _default_store(store: str | None) -> Generator[None, None, None]:
-    """Let the script take that store, unless it names one itself."""
+    """Make this the default store of the script; one that the script names takes precedence."""
     before = dict(os.environ)
     if store is not None:
         os.environ["ONCEMORE_STORE"] = store if "://" in store else os.path.abspath(store)
@@ -214,7 +215,7 @@ def _default_store(store: str | None) -> Generator[None, None, None]:
 
 @contextmanager
 def _progress() -> Generator[Progress | None, None, None]:
-    """A line on standard error that counts, if that is a terminal. It has no thread of its own: the script may fork."""
+    """A progress line on standard error, if that is a terminal. Uses no thread, because the script may fork."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,4 +1,4 @@
-"""Commands that remove something: `rm`, `prune`, and the little language that says what stays."""
+"""Commands that remove something: `rm`, and `prune` with the rules of its --keep option."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .. import UsageError, retention
 from ..durations import size
 from ..retention import Policy
 from . import options
-from .names import alike, complete_run, find_run, opened
+from .names import complete_run, did_you_mean, find_run, open_history
 from .output import columns, plural, print_json, print_tables
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text)
-    if not found or found[2].upper() not in _UNITS:
-        raise ValueError(f"{text!r} is no size; write 500MB, 1GB or 1GiB")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text)
+    if not match or match[2].upper() not in _UNITS:
+        raise ValueError(f"{text!r} is not a size; write 500MB, 1GB or 1GiB")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
 _KEEP: dict[str, Callable[..., Policy]] = {
@@ -36,39 +36,42 @@ _KEEP: dict[str, Callable[..., Policy]] = {
     "at-most": lambda count: retention.at_most(int(count)),
     "at-most-bytes": lambda limit: retention.at_most_bytes(_bytes(limit)),
 }
+_EXAMPLES = {"newer": "newer:30d", "at-most": "at-most:100", "at-most-bytes": "at-most-bytes:1GB"}
 
 
-def kept(text: str) -> list[tuple[str, Policy]]:
-    """What stays: words with commas between them."""
-    return [_kept(word.strip()) for word in text.split(",")]
+def parse_rules(text: str) -> list[tuple[str, Policy]]:
+    """The comma-separated rules of one --keep option, each with its name."""
+    return [_parse_rule(rule.strip()) for rule in text.split(",")]
 
 
-def _kept(text: str) -> tuple[str, Policy]:
-    word, colon, given = text.partition(":")
-    if word not in _KEEP:
-        raise click.BadParameter(f"{word!r} is none of {', '.join(_KEEP)}.{alike(word, _KEEP)}")
+def _parse_rule(text: str) -> tuple[str, Policy]:
+    name, colon, value = text.partition(":")
+    if name not in _KEEP:
+        raise click.BadParameter(f"{name!r} is not one of {', '.join(_KEEP)}.{did_you_mean(name, _KEEP)}")
     try:
-        return word, _KEEP[word](*([given] if colon else []))
+        return name, _KEEP[name](*([value] if colon else []))
     except TypeError:
-        why = "stands alone" if colon else f"needs a number, as in {word}:20"
-        raise click.BadParameter(f"{text!r}: {word} {why}") from None
+        problem = "takes no value" if colon else f"needs a value, as in {_EXAMPLES[name]}"
+        raise click.BadParameter(f"{text!r}: {name} {problem}") from None
     except (ValueError, UsageError) as error:
         raise click.BadParameter(f"{text!r}: {error}") from None
 
 
-def policy(words: Sequence[tuple[str, Policy]]) -> Policy:
-    """What any of the words keeps; of that, what the limits allow."""
-    keeps = [keep for word, keep in words if not word.startswith("at-most")]
-    limits = [keep for word, keep in words if word.startswith("at-most")]
-    first = [reduce(Policy.__or__, keeps)] if keeps else []
-    return reduce(Policy.__and__, [*first, *limits])
+def policy(rules: Sequence[tuple[str, Policy]]) -> Policy:
+    """Keep what any rule keeps, within all the limits."""
+    keeps = [each for name, each in rules if not name.startswith("at-most")]
+    limits = [each for name, each in rules if name.startswith("at-most")]
+    any_rule = [reduce(Policy.__or__, keeps)] if keeps else []
+    return reduce(Policy.__and__, [*any_rule, *limits])
 
 
 @click.command()
 @click.argument("runs", shell_complete=complete_run, nargs=-1, metavar="[RUN]...")
-@click.option("--keep", type=kept, multiple=True, required=True, metavar="WHAT", help="What stays, in the words above.")
-@click.option("--dry-run", is_flag=True, help="Say what would go; remove nothing.")
-@options.reading
+@click.option(
+    "--keep", type=parse_rules, multiple=True, required=True, metavar="RULES", help="What to keep; see above."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, without removing it.")
+@options.reads
 @options.yes
 def prune(
     runs: tuple[str, ...],
@@ -78,39 +81,38 @@ def prune(
     as_json: bool,
     yes: bool,
 ) -> None:
-    """Remove checkpoints that need not be kept.
+    """Remove checkpoints that no rule keeps.
 
-    Those of the runs that are named, or of all. WHAT is one or more of these, with commas between them; --keep can be said
-    several times:
+    Prunes the named runs, or all runs. RULES is one or more of these, separated by commas; --keep can be given several times:
 
     \b
-    first, first:3       the oldest of each run
-    last, last:20        the newest
-    named                those made by name
-    newest-of-name       the newest of each name, or else step
-    newer:30d            those not older (s, min, h, d, w)
-    pinned               those that are pinned
-    at-most:100          of all that the others keep, the newest so many
-    at-most-bytes:1GB    of all that the others keep, the newest that fit
+    first, first:3       the oldest checkpoint(s) of each run
+    last, last:20        the newest checkpoint(s) of each run
+    named                named checkpoints
+    newest-of-name       the newest checkpoint of each name and of each step
+    newer:30d            checkpoints of the last 30 days (s, min, h, d, w)
+    pinned               pinned checkpoints
+    at-most:100          limit: at most 100 checkpoints, the newest first
+    at-most-bytes:1GB    limit: at most 1 GB, the newest first
 
-    A checkpoint stays if any word keeps it, and the limits allow it. What forks need, and runs that are running, are left
-    alone.
+    A checkpoint is kept if at least one rule keeps it and the limits allow it. Checkpoints that forks need are kept, and runs
+    that are running are skipped.
     """
-    history = opened(store)
+    history = open_history(store)
     for run in runs:
         find_run(history, run)
-    chosen, wanted = policy([word for words in keep for word in words]), list(runs) or None
-    found = history.prune(chosen, runs=wanted, dry_run=True)
+    chosen, run_ids = policy([rule for rules in keep for rule in rules]), list(runs) or None
+    found = history.prune(chosen, runs=run_ids, dry_run=True)
     if not dry_run and found.checkpoints:
-        options.ask(f"Remove {plural(len(found.checkpoints), 'checkpoint')} ({size(found.bytes)})?", yes)
-        found = history.prune(chosen, runs=wanted)
+        options.confirm(f"Remove {plural(len(found.checkpoints), 'checkpoint')} ({size(found.bytes)})?", yes)
+        found = history.prune(chosen, runs=run_ids)
     if as_json:
         print_json(dataclasses.asdict(found))
         return
     rows = [(checkpoint,) for checkpoint in found.checkpoints]
-    done = "would be removed" if dry_run else "removed"
+    verb = "would be removed" if dry_run else "removed"
     skipped = [f"{run} is running: left alone" for run in found.skipped]
-    total = f"{plural(len(rows), 'checkpoint')}, {size(found.bytes)} {done}"
+    total = f"{plural(len(rows), 'checkpoint')}, {size(found.bytes)} {verb}"
     print_tables((columns("checkpoint"), rows), *skipped, total)
 
 
@@ -119,12 +121,12 @@ def prune(
 @options.store
 @options.yes
 def rm(runs: tuple[str, ...], store: str | None, yes: bool) -> None:
-    """Remove runs. What forks of them need stays."""
-    history = opened(store)
-    going = [find_run(history, run) for run in dict.fromkeys(runs)]
-    count = sum(len(run.checkpoints) for run in going)
-    what = f"run {going[0].id}" if len(going) == 1 else plural(len(going), "run")
-    options.ask(f"Remove {what} with {plural(count, 'checkpoint')}? This cannot be undone.", yes)
-    for run in going:
+    """Remove runs. Checkpoints that their forks need are kept."""
+    history = open_history(store)
+    doomed = [find_run(history, run) for run in dict.fromkeys(runs)]
+    count = sum(len(run.checkpoints) for run in doomed)
+    what = f"run {doomed[0].id}" if len(doomed) == 1 else plural(len(doomed), "run")
+    options.confirm(f"Remove {what} with {plural(count, 'checkpoint')}? This cannot be undone.", yes)
+    for run in doomed:
         history.delete(run.id)
         click.echo(f"run {run.id} removed")

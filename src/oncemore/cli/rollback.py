@@ -1,4 +1,4 @@
-"""Commands that reshape the past of a run, and remove nothing: `rollback`, `fork`, `rename`, `pin`, `resolve`."""
+"""Commands that change a run's history without removing anything: `rollback`, `fork`, `rename`, `pin`, `resolve`."""
 
 from __future__ import annotations
 
@@ -9,48 +9,47 @@ import click
 
 from .. import UsageError
 from . import options
-from .names import alike, complete_checkpoint, find_checkpoint, find_run, opened
+from .names import complete_checkpoint, did_you_mean, find_checkpoint, find_run, open_history
 from .output import plural
 
 
 @click.command()
 @options.run
-@click.option("--to", shell_complete=complete_checkpoint, metavar="CHECKPOINT", help="The last one that still counts.")
+@click.option("--to", shell_complete=complete_checkpoint, metavar="CHECKPOINT", help="The last checkpoint to keep.")
 @click.option(
     "--before",
     shell_complete=complete_checkpoint,
     metavar="CHECKPOINT",
-    help="The first one that does not count any more.",
+    help="The first checkpoint to ignore.",
 )
-@click.option("--undo", is_flag=True, help="Take the last rollback back; what came since then does not count any more.")
+@click.option("--undo", is_flag=True, help="Undo the last rollback; checkpoints made since then are ignored.")
 @options.store
 @options.yes
 def rollback(run: str, to: str | None, before: str | None, undo: bool, store: str | None, yes: bool) -> None:
-    """Let what came after a checkpoint not count any more.
+    """Roll back to a checkpoint, ignoring everything after it.
 
-    Nothing is removed. CHECKPOINT is an id, a name, a node or a step as `show` prints them; where several fit, the newest.
+    Nothing is removed. CHECKPOINT is an id, a name, a node or a step as `show` prints them; if several match, the newest is
+    used.
     """
     if sum((to is not None, before is not None, undo)) != 1:
-        raise click.UsageError("Say one of --to, --before and --undo.")
-    history = opened(store)
+        raise click.UsageError("Give exactly one of --to, --before and --undo.")
+    history = open_history(store)
     found = find_run(history, run)
     if undo:
-        options.ask(f"Take the last rollback of {run} back? What came since then does not count any more.", yes)
+        options.confirm(f"Undo the last rollback of {run}? Checkpoints made since then will be ignored.", yes)
         history.undo_rollback(run)
-        click.echo(f"run {run}: {plural(len(found.checkpoints), 'checkpoint')} count again")
+        click.echo(f"run {run}: rollback undone, {plural(len(found.checkpoints), 'checkpoint')} in use")
         return
     target = find_checkpoint(found, to or before or "")
-    counting = found.checkpoints
-    going = len(counting) - target.index - (to is not None)
-    options.ask(f"{plural(going, 'checkpoint')} of {run} will not count any more. Go on?", yes)
+    ignored = len(found.checkpoints) - target.index - (to is not None)
+    options.confirm(f"Ignore {plural(ignored, 'checkpoint')} of {run} from now on?", yes)
     history.rollback(run, to=target.id if to else None, before=target.id if before else None)
-    click.echo(
-        f"run {run}: {plural(len(found.checkpoints), 'checkpoint')} left; `oncemore rollback {run} --undo` takes it back"
-    )
+    left = plural(len(found.checkpoints), "checkpoint")
+    click.echo(f"run {run}: {left} left; to undo, run `oncemore rollback {run} --undo`")
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    """`key=value`; the value is JSON, or else the text itself."""
+    """`key=value`; a value that is not JSON is taken as text."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise click.BadParameter(f"{text!r} is not of the form key=value")
@@ -67,7 +66,7 @@ def _setting(text: str) -> tuple[str, Any]:
     "--at",
     shell_complete=complete_checkpoint,
     metavar="CHECKPOINT",
-    help="The last checkpoint that the fork shares; else all.",
+    help="The last checkpoint to share with the fork; default all.",
 )
 @click.option(
     "--set",
@@ -75,19 +74,19 @@ def _setting(text: str) -> tuple[str, Any]:
     type=_setting,
     multiple=True,
     metavar="KEY=VALUE",
-    help="An initial value of run.state; JSON, else the text itself. As often as needed.",
+    help="An initial value in run.state, as JSON or plain text. Can be repeated.",
 )
 @options.store
 def fork(run: str, new: str, at: str | None, settings: tuple[tuple[str, Any], ...], store: str | None) -> None:
-    """Make a run NEW that begins as RUN was at a checkpoint.
+    """Create a run NEW that starts from a checkpoint of RUN.
 
-    RUN is left as it is, and no value is copied.
+    RUN is not changed, and no values are copied.
     """
-    history = opened(store)
+    history = open_history(store)
     found = find_run(history, run)
     target = find_checkpoint(found, at).id if at else None
-    made = history.fork(run, new, at=target, state=dict(settings))
-    click.echo(f"run {new}: shares {plural(len(made.checkpoints), 'checkpoint')} with {run}")
+    forked = history.fork(run, new, at=target, state=dict(settings))
+    click.echo(f"run {new}: shares {plural(len(forked.checkpoints), 'checkpoint')} with {run}")
 
 
 @click.command()
@@ -95,52 +94,54 @@ def fork(run: str, new: str, at: str | None, settings: tuple[tuple[str, Any], ..
 @click.argument("new")
 @options.store
 def rename(run: str, new: str, store: str | None) -> None:
-    """Give a run another id."""
-    history = opened(store)
+    """Change a run's id."""
+    history = open_history(store)
     find_run(history, run)
     history.rename(run, new)
-    click.echo(f"run {run} is called {new} now")
+    click.echo(f"run {run} renamed to {new}")
 
 
 @click.command()
 @options.run
 @options.node
-@click.option("--off", is_flag=True, help="Take the pin away.")
+@click.option("--off", is_flag=True, help="Unpin it.")
 @options.store
 def pin(run: str, node: str, off: bool, store: str | None) -> None:
-    """Pin a checkpoint: `prune --keep pinned` keeps it."""
-    history = opened(store)
+    """Pin a checkpoint, so that `prune --keep pinned` keeps it."""
+    history = open_history(store)
     checkpoint = find_checkpoint(find_run(history, run), node)
     history.pin(run, checkpoint.id, not off)
-    click.echo(f"checkpoint {checkpoint.id} is {'not pinned any more' if off else 'pinned'}")
+    click.echo(f"checkpoint {checkpoint.id} {'unpinned' if off else 'pinned'}")
 
 
 @click.command()
 @options.run
 @click.argument("which", metavar="NODE|KEY")
-@click.option("--happened/--did-not", default=None, help="Whether the effect took place.")
-@click.option("--result", metavar="JSON", help="What the step would have returned, if it happened; null if not said.")
+@click.option("--happened/--did-not", default=None, help="Whether the effect happened.")
+@click.option("--result", metavar="JSON", help="With --happened: the step's return value; default null.")
 @options.store
 def resolve(run: str, which: str, happened: bool | None, result: str | None, store: str | None) -> None:
-    """Answer for a step with effect="once" that was cut off.
+    """Settle an interrupted step with effect="once".
 
-    Nobody knows whether its effect took place: find out, then say so. NODE or KEY is what `show` and the error UnknownOutcome
-    name. With --happened the step is not run again, and returns the result; with --did-not it runs.
+    oncemore cannot know whether the effect happened: find out, then say so here. `show` and the error UnknownOutcome name the
+    NODE and the KEY. With --happened, the step does not run again and returns the given result; with --did-not, it runs again.
     """
     if happened is None:
-        raise click.UsageError("Say --happened or --did-not.")
+        raise click.UsageError("Give --happened or --did-not.")
     if result is not None and not happened:
-        raise click.UsageError("What did not happen has no --result.")
+        raise click.UsageError("--result needs --happened.")
     try:
         value = None if result is None else json.loads(result)
     except ValueError as error:
-        raise click.UsageError(f"--result is not JSON: {error} (a text needs quotes of its own: '\"text\"')") from error
-    history = opened(store)
+        raise click.UsageError(f"--result is not JSON: {error}. Quote text twice: '\"text\"'") from error
+    history = open_history(store)
     find_run(history, run)
     unknown = history.unknown_outcomes(run)
     if not any(which in (each.node, each.key) for each in unknown):
-        hint = alike(which, [name for each in unknown for name in (each.node, each.key)])
+        hint = did_you_mean(which, [name for each in unknown for name in (each.node, each.key)])
         known = ", ".join(each.node for each in unknown) or "none"
-        raise UsageError(f"run {run} has no unknown outcome called {which!r} (there are: {known}).{hint}")
+        raise UsageError(f"run {run} has no unknown outcome {which!r}; unknown outcomes: {known}.{hint}")
     history.resolve(run, which, happened=happened, result=value)
-    click.echo(f"run {run}: {which} {'counts as done' if happened else 'runs again'} when the run is started again")
+    click.echo(
+        f"run {run}: {which} {'is done and will not run again' if happened else 'will run again with the next start'}"
+    )

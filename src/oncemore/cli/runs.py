@@ -1,4 +1,4 @@
-"""Commands that tell what happened: `runs`, `show`, `events`."""
+"""Commands that show what happened: `runs`, `show`, `events`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .. import Checkpoint, RunRecord, Summary, UsageError
 from ..durations import duration, seconds, size
 from ..events import Event, RunFailed
 from . import options
-from .names import find_run, opened
+from .names import find_run, open_history
 from .output import Part, columns, on_terminal, plural, print_json, print_tables, printable, timestamp
 
 _STATUSES = ("running", "finished", "failed", "interrupted", "killed", "forked")
@@ -30,8 +30,8 @@ _UNKNOWN = columns("unknown outcome", "begun", "key")
 _FOR_PROGRAMS = {"seq", "time", "lane", "traceback", "fingerprint", "entry", "snapshot", "behind", "replaces"}
 
 
-def _context(text: str) -> datetime:
-    """A time: so long ago ("2h", "30d"), or a date."""
+def _since(text: str) -> datetime:
+    """A point in time: an age ("2h", "30d") or a date."""
     try:
         return datetime.fromtimestamp(time.time() - seconds(text), timezone.utc)
     except UsageError:
@@ -40,18 +40,18 @@ def _context(text: str) -> datetime:
         return datetime.fromisoformat(text).astimezone()
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is no time: write '2h' or '30d' (ago), '2026-11-16' or '2026-11-16T08:30'"
+            f"{text!r} is not a time; write '2h' or '30d' (ago), '2026-11-16' or '2026-11-16T08:30'"
         ) from None
 
 
 @click.command()
-@click.option("--workflow", metavar="NAME", help="Only those of this workflow.")
-@click.option("--status", type=click.Choice(_STATUSES), help="Only those that ended like this, or run.")
+@click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
+@click.option("--status", type=click.Choice(_STATUSES), help="Only runs with this status.")
 @click.option(
-    "--since", type=_context, metavar="TIME", help="Only those updated since then: '2h' or '30d' ago, or a date."
+    "--since", type=_since, metavar="TIME", help="Only runs updated since then: '2h' or '30d' ago, or a date."
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="No more than so many.")
-@options.reading
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N runs.")
+@options.reads
 def runs(
     workflow: str | None,
     status: str | None,
@@ -60,14 +60,14 @@ def runs(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """List the runs, those updated last first."""
-    found = opened(store).runs(workflow=workflow, status=status, since=since, limit=limit)
+    """List the runs, most recently updated first."""
+    found = open_history(store).runs(workflow=workflow, status=status, since=since, limit=limit)
     if as_json:
         print_json([dataclasses.asdict(run) for run in found])
     elif found:
         print_tables((_RUNS, [_run_row(run) for run in found]))
     else:
-        click.echo("There are no such runs.", err=True)
+        click.echo("No runs found.", err=True)
 
 
 def _run_row(run: RunRecord) -> tuple[str, ...]:
@@ -77,13 +77,13 @@ def _run_row(run: RunRecord) -> tuple[str, ...]:
 
 @click.command()
 @options.run
-@options.reading
+@options.reads
 def show(run: str, store: str | None, as_json: bool) -> None:
-    """Show a run: how it went, its steps, its checkpoints."""
-    history = opened(store)
+    """Show a run's status, steps and checkpoints."""
+    history = open_history(store)
     found = find_run(history, run)
     summary, checkpoints = found.summary(), found.checkpoints
-    unknown = [] if summary.status == "running" else history.unknown_outcomes(run)  # its steps may be under way
+    unknown = [] if summary.status == "running" else history.unknown_outcomes(run)  # its steps may still be in progress
     error = next((e.error for e in reversed(list(found.events())) if isinstance(e, RunFailed)), "")
     error = error if summary.status == "failed" else ""
     if as_json:
@@ -97,8 +97,8 @@ def show(run: str, store: str | None, as_json: bool) -> None:
         parts.append(f"error: {error}".replace("\n", " "))
     if unknown:
         rows = [(each.node, timestamp(each.begun), each.key) for each in unknown]
-        answer = f"Find out what happened, then: oncemore resolve {run} NODE --happened | --did-not"
-        parts += ["", (_UNKNOWN, rows), answer]
+        advice = f"Find out what happened, then run: oncemore resolve {run} NODE --happened | --did-not"
+        parts += ["", (_UNKNOWN, rows), advice]
     if summary.steps:
         parts += ["", (_STEPS, _step_rows(summary))]
     if checkpoints:
@@ -132,23 +132,23 @@ def _checkpoint_row(checkpoint: Checkpoint) -> tuple[str, ...]:
 
 @click.command()
 @options.run
-@click.option("--since", type=click.IntRange(min=0), default=0, metavar="N", help="Only those after event number N.")
-@click.option("--follow", is_flag=True, help="Go on until nobody has the run open.")
-@click.option("--jsonl", is_flag=True, help="Print one JSON object a line.")
-@options.reading
+@click.option("--since", type=click.IntRange(min=0), default=0, metavar="N", help="Only events after event number N.")
+@click.option("--follow", is_flag=True, help="Keep printing new events until the run is closed everywhere.")
+@click.option("--jsonl", is_flag=True, help="Print one JSON object per line.")
+@options.reads
 def events(run: str, since: int, follow: bool, jsonl: bool, store: str | None, as_json: bool) -> None:
     """Print the events of a run, in order."""
     if as_json and (follow or jsonl):
-        raise click.UsageError("--json is one list: for events as they come, or one a line, say --jsonl.")
-    found = find_run(opened(store), run)
-    fields = found.follow(since) if follow else found.events(since)
+        raise click.UsageError("--json prints a single list; for a stream or one event per line, use --jsonl.")
+    found = find_run(open_history(store), run)
+    stream = found.follow(since) if follow else found.events(since)
     if as_json:
-        print_json([_fields(event) for event in fields])
+        print_json([_fields(event) for event in stream])
         return
-    lines = (f"{json.dumps(_fields(event)) if jsonl else _line(event)}\n" for event in fields)
+    lines = (f"{json.dumps(_fields(event)) if jsonl else _line(event)}\n" for event in stream)
     if follow or jsonl or not on_terminal():
         for line in lines:
-            click.echo(line, nl=False)  # and flushed: somebody waits for it
+            click.echo(line, nl=False)  # flushes, so that a reader sees each event at once
     else:
         print_tables(*(line[:-1] for line in lines))
 
@@ -158,7 +158,7 @@ def _fields(event: Event) -> dict[str, object]:
 
 
 def _line(event: Event) -> str:
-    """One line for people: number, time, kind, and what it is about."""
+    """One readable line: number, time, kind and fields."""
     when = timestamp(datetime.fromtimestamp(event.time, timezone.utc))
     shown = (
         (name, value)

@@ -1,4 +1,4 @@
-"""`verify`: whether all is there that runs refer to, and nothing was altered."""
+"""`verify`: check that nothing is missing from a store and nothing was altered."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ import click
 from ..durations import size
 from ..history.verify import Progress, Verified
 from . import options
-from .codes import UNWELL
-from .names import opened
+from .codes import PROBLEMS
+from .names import open_history
 from .output import columns, plural, print_json, print_tables
 
 _FINDINGS = columns("found", "run", "what", "key", text="what")
 
 
 @click.command()
-@options.reading
+@options.reads
 @click.pass_context
 def verify(ctx: click.Context, store: str | None, as_json: bool) -> None:
     """Check every signature and every reference.
 
-    Changes nothing. What can be found:
+    Changes nothing. Findings are of these kinds:
 
     \b
-    damaged   an entry is not what was written there
-    dangling  something is referred to and not there
-    orphan    something is there that nothing refers to: no harm, but it takes space
-    foreign   the store was made with another key, see `oncemore key`: its entries were not checked
+    damaged   an entry was altered since it was written
+    dangling  something that a run refers to is missing
+    orphan    nothing refers to this: harmless, but it takes up space
+    foreign   the store was made with another key, so its entries were not checked; see `oncemore key`
 
-    The exit code is 0 if nothing is damaged and nothing is missing.
+    The exit code is 0 if nothing is damaged, missing or foreign, else 3.
     """
-    history = opened(store)
+    history = open_history(store)
     with _progress() as progress:
         found = history.verify(progress)
     if as_json:
@@ -43,23 +43,23 @@ def verify(ctx: click.Context, store: str | None, as_json: bool) -> None:
     else:
         rows = [(each.kind, each.run, each.message, each.key) for each in found.findings]
         print_tables((_FINDINGS, rows), _verdict(found))
-    ctx.exit(0 if found.well else UNWELL)
+    ctx.exit(0 if found.well else PROBLEMS)
 
 
 def _verdict(found: Verified) -> str:
-    looked = f"{plural(found.entries, 'entry', 'entries')} of {plural(found.runs, 'run')}, {size(found.bytes)}"
+    checked = f"{plural(found.entries, 'entry', 'entries')} of {plural(found.runs, 'run')}, {size(found.bytes)}"
     counts = {kind: sum(each.kind == kind for each in found.findings) for kind in ("damaged", "dangling", "orphan")}
-    parts = (
-        f"{looked}: {counts['damaged']} damaged, {counts['dangling']} dangling, {plural(counts['orphan'], 'orphan')}"
+    verdict = (
+        f"{checked}: {counts['damaged']} damaged, {counts['dangling']} dangling, {plural(counts['orphan'], 'orphan')}"
     )
     if counts["damaged"] == found.entries > 0:
-        parts += ". All of them: is this the key that they were signed with? See `oncemore key`"
-    return parts
+        verdict += ". Every entry fails: they were probably signed with another key; see `oncemore key`"
+    return verdict
 
 
 @contextmanager
 def _progress() -> Generator[Progress | None, None, None]:
-    """A bar on standard error, if that is a terminal."""
+    """A progress bar on standard error, if that is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,1 +1,1 @@
-"""The past of runs: which checkpoints count (history/timeline.py), and what can be read and changed of it."""
+"""The history of runs: which checkpoints are valid (timeline.py), and how to read and change it."""

@@ -1,8 +1,8 @@
-"""Runs in one portable file, and out of it again, into any kind of store.
+"""Exports runs to one portable file, and imports them into any kind of store.
 
-An archive is a zip file: `manifest.json` lists every entry with its digest and is signed by the exporter's secret in
-`signature`; `entries/N` hold the bytes. On import every entry gets the importer's own signature, which is done only if the
-manifest's signature is the importer's, or the importer says that the archive is to be trusted.
+An archive is a zip file: `manifest.json` lists every entry with its digest, `signature` signs the manifest with the exporter's
+key, and `entries/N` contain the bytes. An import signs every entry with the importer's key. It does so only if the manifest is
+signed with that key, too, or if the importer explicitly trusts the archive.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .timeline import timeline
 
 FORMAT = "oncemore archive 1"
 _SIGNED_AS = "archive/manifest"
-_BATCH = 1 << 24  # bytes in one transaction
-_POLL = 0.05
+_BATCH = 1 << 24  # bytes per transaction
+_POLL = 0.05  # seconds
 
 
 def export(store: Store, path: str | os.PathLike[str], runs: Sequence[str]) -> None:
-    """Write the runs with all they need into a file. It replaces what was there only when it is complete."""
+    """Write the runs and everything they need. An existing file is replaced only once the new one is complete."""
     draft = f"{os.fspath(path)}.part"
     listing: list[dict[str, Any]] = []
     with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
@@ -50,7 +50,7 @@ def export(store: Store, path: str | os.PathLike[str], runs: Sequence[str]) -> N
 
 
 def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
-    """Every entry that the runs need, each once; a run's record after all it refers to."""
+    """Every entry that the runs need, each once. A run's record comes after everything it refers to."""
     seen: set[str] = set()
 
     def each(prefix: str) -> Iterator[tuple[str, Bytes]]:
@@ -60,7 +60,7 @@ def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
                 yield key, data
 
     def entry(key: str) -> Iterator[tuple[str, Bytes]]:
-        """A checkpoint with its items and the contents of its files, if it is there and sound."""
+        """An entry with its items and file contents, if it exists and is valid."""
         try:
             data = store.get(key) if key not in seen else None
             meta = {} if data is None else Decoded(data, key=key, secret=secret()).meta
@@ -72,14 +72,14 @@ def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
             for prefix in (*([meta["items"]] if "items" in meta else ()), listing_key(key), *meta.get("blobs", ())):
                 yield from each(prefix)
 
-    once: dict[tuple[str, str], list[str]] = {}  # what shared steps with effect="once" have done, by step and arguments
+    once: dict[tuple[str, str], list[str]] = {}  # keys of intents of shared effect="once" steps, by step and arguments
     for key, data in store.scan(intents_of("shared")):
         if data is not None:
             meta = Decoded(data, key=key, secret=secret()).meta
             once.setdefault((meta["step"], meta["given"]), []).append(key)
     for run_id in runs:
         record = records.read(store, run_id)
-        own = (record.prefix, *record.undo)  # a rollback can be undone there, too
+        own = (record.prefix, *record.undo)  # so that rollbacks can be undone after the import, too
         for prefix in own:
             for key, _ in store.scan(prefix, most=0):
                 yield from entry(key)
@@ -100,12 +100,12 @@ def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
                 yield from each(event.snapshot)
             if isinstance(event, StepCompleted):
                 if event.entry.startswith("shared/"):
-                    yield from entry(event.entry.partition("@")[0])  # what says which state it read
+                    yield from entry(event.entry.partition("@")[0])  # the node's own entry, which says what it read
                     yield from entry(event.entry)
                     for intent in once.get((event.step, _arguments(event.entry)), ()):
                         yield from entry(intent)
                 yield from each(f"code/{code_of(event.fingerprint.partition('.')[2])}")
-        record = records.read(store, run_id)  # as it is now
+        record = records.read(store, run_id)  # its current version
         record.open = []
         yield record_key(run_id), b"".join(records.sealed(record_key(run_id), record))
 
@@ -116,18 +116,18 @@ def _arguments(entry: str) -> str:
 
 
 def import_(store: Store, path: str | os.PathLike[str], *, trust: bool = False) -> list[str]:
-    """Bring the runs of an archive into a store; their ids. A damaged archive brings nothing. Twice is once."""
+    """Import the runs of an archive; returns their ids. Imports nothing from a damaged one. Repeating it changes nothing."""
     with open(path, "rb") as file:
         try:
             archive = _Archive(file, os.fspath(path), trust)
         except UsageError:
             raise
-        except Exception as error:  # whatever a zip file can be damaged to
+        except Exception as error:  # damage can cause any kind of error
             raise IntegrityError(f"the archive {os.fspath(path)} is damaged ({error}); nothing was imported") from error
         holds = [_hold(store, f"gone/{uid}") for uid in sorted(archive.uids)]
         try:
             here = {record.uid: run_id for run_id, record in records.scan(store)}
-            _bring(store, archive, here, _check_conflicts(store, archive, here))
+            _write(store, archive, here, _check_conflicts(store, archive, here))
         finally:
             for hold in holds:
                 hold.release()
@@ -135,9 +135,9 @@ def import_(store: Store, path: str | os.PathLike[str], *, trust: bool = False) 
 
 
 class _Archive:
-    """An archive in a file, after every byte of it has been checked against its manifest.
+    """An archive whose bytes have all been checked against its manifest.
 
-    `uids` are those of the runs of which there is something in it, `records` gives that of each run's record.
+    `uids` are the uids of all runs with entries in it; `records` maps the key of each run's record to its uid.
     """
 
     def __init__(self, file: BinaryIO, path: str, trust: bool) -> None:
@@ -146,15 +146,15 @@ class _Archive:
         text = self._zip.read("manifest.json")
         manifest: dict[str, Any] = json.loads(text)
         if manifest["format"] != FORMAT:
-            raise UsageError(f"{path} is a {manifest['format']!r}; this oncemore reads {FORMAT!r}")
+            raise UsageError(f"{path} has the format {manifest['format']!r}; this version reads {FORMAT!r}")
         try:
             signed = bytes(unseal(self._zip.read("signature"), _SIGNED_AS, secret())) == blake3(text).digest()
         except IntegrityError:
             signed = False
         if not signed and not trust:
             raise UsageError(
-                f"{path} was not signed with your secret. Its values are pickles, which can run any code when "
-                f"loaded: import it only if you trust who made it, with trust=True"
+                f"{path} was not signed with your key. Its values are pickles, which can run any code when loaded. "
+                f"If you trust its author, import it with trust=True (--trust)"
             )
         self.runs: list[str] = manifest["runs"]
         self.keys: dict[str, int] = {entry["key"]: number for number, entry in enumerate(manifest["entries"])}
@@ -162,14 +162,14 @@ class _Archive:
         for entry in manifest["entries"]:
             key, data = entry["key"], self.read(entry["key"])
             if blake3(data).hexdigest() != entry["digest"]:
-                raise ValueError(f"entry {key} is altered")
+                raise ValueError(f"entry {key} was altered")
             if key.startswith("run/"):
                 self.records[key] = json.loads(bytes(unsigned(data)))["uid"]
         of_runs = (key for key in self.keys if key.startswith(("node/", "event/", "state/", "items/", "once/")))
         self.uids = {"shared", *self.records.values(), *(re.split("[/.]", key)[1] for key in of_runs)}
 
     def _require_stored(self, size: int) -> None:
-        """`export` compresses no member: one that is compressed, or shares its bytes with another, may be of any size unpacked."""
+        """Refuse members that are compressed or overlap, which could unpack to any size. `export` never writes such members."""
         members = self._zip.infolist()
         if any(each.compress_type != zipfile.ZIP_STORED or each.file_size != each.compress_size for each in members):
             raise ValueError("it has compressed members, which `export` never writes")
@@ -181,16 +181,16 @@ class _Archive:
 
 
 def _hold(store: Store, key: str) -> Hold:
-    """Keep away those who remove what a run left, and others who import it."""
+    """Acquire a key, waiting until removals and other imports of the run have released it."""
     while (hold := store.hold(key)) is None:
         time.sleep(_POLL)
     return hold
 
 
 def _check_conflicts(store: Store, archive: _Archive, here: Mapping[str, str]) -> dict[str, Bytes | None]:
-    """The records that are to be replaced, of runs that the archive knows more of, as they are now.
+    """The current records of runs of which the archive has a newer version, by key.
 
-    UsageError if an id stands for another run here, or a run went on here and there in different ways.
+    UsageError if an id belongs to a different run here, or if a run has continued differently here and in the archive.
     """
     newer: dict[str, Bytes | None] = {}
     for key in archive.keys:
@@ -198,22 +198,24 @@ def _check_conflicts(store: Store, archive: _Archive, here: Mapping[str, str]) -
             present = store.get(key)
             if present is not None and parse(key, present).uid != archive.records[key]:
                 raise UsageError(
-                    f"there is another run {records.run_id_of(key)!r} in {store.url}: rename or delete it first"
+                    f"a different run {records.run_id_of(key)!r} exists in {store.url}; rename or delete it first"
                 )
         elif key.startswith("event/") and key.split("/")[1] in here:
             run_id, present = here[key.split("/")[1]], store.get(key)
             if present is None:
                 newer.setdefault(record_key(run_id), store.get(record_key(run_id)))
             elif unsigned(present) != unsigned(archive.read(key)):
-                raise UsageError(f"run {run_id!r} has gone on in {store.url} since, and so has that of the archive")
+                raise UsageError(
+                    f"run {run_id!r} has continued differently in {store.url} and in the archive; import it into another store"
+                )
     return newer
 
 
-def _bring(store: Store, archive: _Archive, here: Mapping[str, str], newer: Mapping[str, Bytes | None]) -> None:
-    """Entries first, in batches, then the records: killed midway, no half run is seen, and `clean` removes what was brought."""
+def _write(store: Store, archive: _Archive, here: Mapping[str, str], newer: Mapping[str, Bytes | None]) -> None:
+    """Write entries in batches, then the records: if killed midway, no run is visible, and `clean` removes the entries."""
     marks = {pending(f"gone/{min(archive.uids)}", key): [b"1"] for key in archive.keys if key.startswith("blob/")}
     gone = {f"gone/{uid}": [b"1"] for uid in archive.uids - here.keys() - {"shared"}}
-    if gone or marks:  # nobody removes the contents of files that it needs
+    if gone or marks:  # protects the file contents it needs from removal
         store.commit(put={**gone, **marks, BLOBS: stamp()})
     present = store.get_many(archive.keys, most=0)
     last: dict[str, Frames] = {}
@@ -237,13 +239,13 @@ def _bring(store: Store, archive: _Archive, here: Mapping[str, str], newer: Mapp
             if size > _BATCH:
                 store.commit(put=batch)
                 batch, size = {}, 0
-    # What is shared with a run that is not here keeps its mark: it goes with the last that needs it.
+    # Entries of a run that is not here stay marked as `gone`, and are removed with the last fork that needs them.
     whole = [f"gone/{uid}" for uid in archive.uids if uid in here or uid in archive.records.values()]
     if not store.commit(put={**batch, **last, ALIASES: stamp()}, delete=[*whole, *marks], expect=expect):
-        raise UsageError(f"runs of the archive were changed in {store.url} meanwhile; import it again")
+        raise UsageError(f"runs of the archive changed in {store.url} during the import; import it again")
 
 
 def _signed(key: str, data: bytes) -> Frames:
-    """An entry under our own signature. What it was signed with is not checked: the manifest vouches for it."""
+    """An entry signed with our key. Its old signature is not checked, because the manifest covers it."""
     name = sealed_as(key)
     return [data] if name is None else seal([unsigned(data)], name, secret())

@@ -1,4 +1,4 @@
-"""The checkpoints of a run, as its timeline says."""
+"""The valid checkpoints of a run, from its timeline."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ When = Union[float, datetime]
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What is kept of a completed node, or of the run under a name or at the end of a scope.
+    """The stored result of a completed node, or the run's state saved under a name or at the end of a scope.
 
-    `id` is `run:n`, n being the number of its event; `index` counts the run's checkpoints from 0. The state snapshot and
-    the result are loaded when asked for. `behind` is 0 if it has a state of its own; otherwise so many steps have run since
-    the nearest snapshot before it.
+    `id` is `run:n`, where n is the number of its event; `index` counts the run's checkpoints from 0. The state snapshot and
+    the result are loaded on demand. `behind` is 0 if the checkpoint has a state of its own; otherwise it is the number of steps
+    since the nearest earlier snapshot.
     """
 
     id: str
@@ -48,23 +48,23 @@ class Checkpoint:
     _store: Store = field(repr=False, compare=False)
 
     def state(self) -> dict[str, Any]:
-        """The run's state as it was then, a fresh copy; NotRecorded if no snapshot was taken then."""
+        """A copy of the run's state at that time; NotRecorded if no snapshot was taken then."""
         if self.behind:
             raise NotRecorded(
-                f"checkpoint {self.id} has no state of its own: the state was too large for a snapshot after every step, or held "
-                f"something that can't be kept. To keep a large state at a certain point, call run.checkpoint(name) there"
+                f"checkpoint {self.id} has no state of its own: the state was too large for a snapshot after every step, or "
+                f"contained something that can't be saved. To save a large state at some point, call run.checkpoint(name) there"
             )
         state: dict[str, Any] = self.surroundings()["state"]
         return state
 
     def surroundings(self) -> dict[str, Any]:
-        """State and random generators as they were then, or `behind` steps earlier."""
+        """The state and random generators at that time, or `behind` steps earlier."""
         return {"state": {}, "generators": {}} if not self.snapshot else self._load(self._read(self.snapshot))
 
     def result(self) -> Any:
-        """What the step returned (a generator: the list of its items); NotRecorded if there is no such value (any more)."""
+        """The value that the step returned (for a generator, the list of its items); NotRecorded if there is none."""
         if not self.entry:
-            raise NotRecorded(f"checkpoint {self.id} is no step's: it has a state, no result")
+            raise NotRecorded(f"checkpoint {self.id} does not belong to a step: it has a state() but no result")
         entry = self._read(self.entry)
         if "items" in entry.meta:
             return list(self._items(entry))
@@ -72,7 +72,7 @@ class Checkpoint:
         return loaded[0] if entry.meta.get("effects") else loaded
 
     def _items(self, entry: Decoded) -> Iterator[Any]:
-        """What a generator yielded."""
+        """The items that a generator yielded."""
         for key in entry.chunks:
             chunk = self._read(key)
             for pickled in self._load(chunk):
@@ -88,41 +88,41 @@ class Checkpoint:
         data = self._store.get(key)
         entry = None if data is None else Decoded(data, key=key, secret=secret())
         if entry is None or entry.is_tombstone:
-            raise NotRecorded(f"checkpoint {self.id}: {key} was removed")
+            raise NotRecorded(f"the entry {key} of checkpoint {self.id} was removed")
         return entry
 
     @property
     def place(self) -> str:
-        """Where its entry stands, whatever the home: of two with the same place, the newer counts."""
+        """The key of its entry without the prefix. Of two checkpoints with the same place, only the newer is valid."""
         return place_of(self.entry)
 
     @property
     def node_key(self) -> str:
-        """The same for all checkpoints of a node, whatever state they read."""
+        """Identifies the node: equal for all its checkpoints, whatever state they read."""
         return self.place.partition("@")[0]
 
     def proof(self) -> tuple[str, int]:
-        """The key of what is kept (the result; of one made by name the state) and its size, its signature verified just now."""
+        """The key and size of its entry (the result, or the state of a named one), after verifying the signature."""
         key = self.entry or self.snapshot
         if not key:
-            raise NotRecorded(f"checkpoint {self.id} was made by name while the run had no state")
+            raise NotRecorded(f"checkpoint {self.id} has no entry: the run had no state when it was saved")
         self._read(key)
         return key, len(self._store.get(key) or b"")
 
     def meta(self) -> dict[str, Any]:
-        """What was noted of the step with its result; nothing for a checkpoint that is no step's."""
+        """The metadata stored with a step's result; empty if the checkpoint does not belong to a step."""
         entry = self._read(self.entry) if self.entry else None
         return {} if entry is None else {**entry.meta, "seconds": entry.seconds, "time": entry.time}
 
     def as_dict(self) -> dict[str, Any]:
-        """What is known of it, for JSON."""
+        """The public fields, for JSON."""
         hidden = ("_store", "entry", "snapshot", "log", "number")
         fields = {name: value for name, value in vars(self).items() if name not in hidden}
         return {**fields, "time": self.time.isoformat(), "metadata": dict(self.metadata)}
 
 
 class CallersOwn(NamedTuple):
-    """Stands in a result for an object that is the caller's own: the step returned (part of) its argument."""
+    """Placeholder in a result for an object of the caller: the step returned its argument or a part of it."""
 
     kind: str
     name: str
@@ -130,7 +130,7 @@ class CallersOwn(NamedTuple):
 
 
 class Checkpoints(Sequence[Checkpoint]):
-    """A run's checkpoints that count, oldest first."""
+    """A run's valid checkpoints, oldest first."""
 
     def __init__(self, checkpoints: Iterable[Checkpoint]) -> None:
         self._all = list(checkpoints)
@@ -149,14 +149,14 @@ class Checkpoints(Sequence[Checkpoint]):
         return iter(self._all)
 
     def __repr__(self) -> str:
-        return f"<{len(self)} checkpoints{f', the last is {self._all[-1].id}' if self._all else ''}>"
+        return f"<{len(self)} checkpoints{f', last {self._all[-1].id}' if self._all else ''}>"
 
     @property
     def first(self) -> Checkpoint | None:
         return self._all[0] if self._all else None
 
     def latest(self, name: str | None = None) -> Checkpoint | None:
-        """The newest, or the newest of a name, node or step."""
+        """The newest checkpoint, or the newest with this name, node or step."""
         return next((c for c in reversed(self._all) if name is None or name in (c.name, c.node, c.step)), None)
 
     def get(self, id: str) -> Checkpoint | None:
@@ -168,41 +168,41 @@ class Checkpoints(Sequence[Checkpoint]):
         return [c for c in reversed(self._all) if c.name == name]
 
     def of(self, node: str) -> list[Checkpoint]:
-        """Those of a node or step, oldest first."""
+        """The checkpoints of a node or step, oldest first."""
         return [c for c in self._all if node in (c.node, c.step)]
 
     def since(self, time: When) -> Checkpoints:
-        """Those not older than `time`."""
+        """The checkpoints not older than `time`."""
         return Checkpoints(c for c in self._all if c.time >= aware(time))
 
     def between(self, start: When, end: When) -> Checkpoints:
-        """Those from `start` to `end`, both included."""
+        """The checkpoints from `start` to `end`, both included."""
         return Checkpoints(c for c in self._all if aware(start) <= c.time <= aware(end))
 
     def find(self, which: str) -> Checkpoint:
-        """The newest that `which` may mean: an id, a name, a node or a step. UsageError if there is none."""
+        """The newest checkpoint with this id, name, node or step. UsageError if there is none."""
         found = self.get(which) or self.latest(which)
         if found is None:
             known = ", ".join(sorted({c.name or c.step or c.id for c in self._all})) or "none"
-            raise UsageError(f"no checkpoint is called {which!r}; there are: {known}")
+            raise UsageError(f"there is no checkpoint {which!r}; existing checkpoints: {known}")
         return found
 
 
 def aware(time: When) -> datetime:
-    """A moment with its zone: seconds since 1970 in UTC, a datetime without a zone in the local one."""
+    """A datetime with a time zone. Numbers are seconds since 1970; a datetime without a zone is local time."""
     if isinstance(time, datetime):
         return time if time.tzinfo else time.astimezone()
     return datetime.fromtimestamp(time, timezone.utc)
 
 
 def checkpoints_of(store: Store, run_id: str, record: Record) -> Checkpoints:
-    """The checkpoints of a run that count, its forebears' included."""
+    """The valid checkpoints of a run, inherited ones included."""
     counted = timeline(store, record.log).checkpoints()
     return Checkpoints(made(store, run_id, record.workflow, each, index) for index, each in enumerate(counted))
 
 
 def made(store: Store, run_id: str, workflow: str | None, counted: Counted, index: int) -> Checkpoint:
-    """The checkpoint that a counted event tells of."""
+    """The checkpoint that a valid event recorded."""
     event, run_id = counted.event, counted.run or run_id
     step = event if isinstance(event, events.StepCompleted) else None
     name = event if isinstance(event, events.CheckpointSaved) else None
@@ -229,10 +229,10 @@ def made(store: Store, run_id: str, workflow: str | None, counted: Counted, inde
 
 
 def usable(checkpoints: Checkpoints, which: str | None) -> tuple[Checkpoint, dict[str, Any]]:
-    """The checkpoint meant and what it kept; damaged ones give way to those before. If none is meant: the newest made by name.
+    """The checkpoint to restore, with its surroundings. A damaged one is skipped in favor of the one before it.
 
-    Only a run without named ones goes back to the newest snapshot of all: a program that jumps to `next_node` finds it in
-    those it made itself. For a step without a snapshot of its own, the nearest before it serves.
+    By default, it is the newest named one, because a program that jumps to `next_node` finds it only there; in a run without
+    named checkpoints, the newest snapshot. A step without a snapshot of its own uses the nearest earlier one.
     """
     if which is None:
         newest = [c for c in reversed(checkpoints) if c.snapshot]
@@ -242,22 +242,22 @@ def usable(checkpoints: Checkpoints, which: str | None) -> tuple[Checkpoint, dic
         wanted = checkpoints.find(which)
         candidates = checkpoints.named(which) if wanted.name == which else [wanted]
     for candidate in candidates:
-        taken = _nearest(checkpoints, candidate) if candidate.behind else candidate
+        chosen = _nearest(checkpoints, candidate) if candidate.behind else candidate
         try:
-            return taken, taken.surroundings()
+            return chosen, chosen.surroundings()
         except (StoreError, CodecError, NotRecorded) as error:
-            warn(f"checkpoint {taken.id} cannot be used, the one before serves: {error}")
-    raise UsageError("there is no checkpoint to restore" + (f" called {which!r}" if which else ""))
+            warn(f"checkpoint {chosen.id} cannot be restored, so an earlier one is used: {error}")
+    raise UsageError(f"there is no usable checkpoint {which!r}" if which else "there is no checkpoint to restore")
 
 
 def _nearest(checkpoints: Checkpoints, wanted: Checkpoint) -> Checkpoint:
-    """The checkpoint whose state is the nearest before a step that has none of its own."""
+    """The checkpoint with the nearest state before a step that has none of its own."""
     about = f"checkpoint {wanted.id} ({wanted.step}) has no state of its own"
-    advice = "To keep the state at a certain point, call run.checkpoint(name) there"
+    advice = "To save the state at a certain point, call run.checkpoint(name) there"
     if not wanted.snapshot:
-        raise UsageError(f"{about}, and there is no snapshot before it. {advice}")
+        raise UsageError(f"{about}, and there is no earlier snapshot. {advice}")
     before = (c for c in reversed(checkpoints[: wanted.index]) if c.snapshot == wanted.snapshot and not c.behind)
-    taken = next(before, wanted)  # its own checkpoint may have been pruned: then `behind` says how old the state is
-    whose = f", that of {taken.id} ({taken.name or taken.step})" if taken is not wanted else ""
-    warn(f"{about}. Restored the nearest before it{whose}. {advice}")
-    return taken
+    nearest = next(before, wanted)  # the snapshot's checkpoint may have been pruned; its state can still be used
+    source = f", that of {nearest.id} ({nearest.name or nearest.step})" if nearest is not wanted else ""
+    warn(f"{about}. Restored the nearest earlier state{source}. {advice}")
+    return nearest

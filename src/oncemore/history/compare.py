@@ -1,4 +1,4 @@
-"""Outcomes of nodes compared, and two runs side by side: which nodes they share, which differ and in what."""
+"""Compares two runs (which nodes they share, which differ, and how), and the outcomes of single nodes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ..reasons import Change, Dependencies, compared, recorded
 from ..run import RunView
 from .checkpoints import CallersOwn, Checkpoint
 
-_WINDOW = 64  # nodes among which the nearest is looked for: a run of thousands is mostly in the same order as the other
+_WINDOW = 64  # candidates for the most similar node: two runs of thousands of nodes are mostly in the same order
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A node of one run and the node of the other that stands in its place, or nothing does (None)."""
+    """A node of one run and its counterpart in the other; None if there is none."""
 
     step: str
     a: str | None
     b: str | None
     changes: tuple[Change, ...] = ()
-    result: str = ""  # what came of the same node, if that differs: then its step is not deterministic
+    result: str = ""  # how the results of the same node differ, if they do: its step is not deterministic
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -37,7 +37,7 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What two runs have in common, and what not: `same` nodes with the same outcome; nodes that differ."""
+    """The number of nodes with the same outcome in two runs, and the nodes that differ."""
 
     a: str
     b: str
@@ -50,21 +50,21 @@ class Comparison:
 
 
 def compare(a: RunView, b: RunView) -> Comparison:
-    """Compare the checkpoints of steps that count in two runs of one store."""
+    """Compare the valid checkpoints of steps in two runs of one store."""
     entries = RunEntries(a.store, "", "", None)
     ours, theirs = ({c.place: c for c in run.checkpoints if c.entry} for run in (a, b))
     both = [(one, theirs[place]) for place, one in ours.items() if place in theirs]
     found = [pair for one, other in both if (pair := _results(entries, one, other)) is not None]
     same = len(both) - len(found)
-    left, right = _apart(entries, ours, theirs), _apart(entries, theirs, ours)
+    left, right = _only_in(entries, ours, theirs), _only_in(entries, theirs, ours)
     for step in dict.fromkeys((*left, *right)):
         found += _paired(left.get(step, []), right.get(step, []))
     return Comparison(a=a.id, b=b.id, same=same, differing=found)
 
 
 def _results(entries: RunEntries, a: Checkpoint, b: Checkpoint) -> Pair | None:
-    """The same node in both runs, if its outcome differs. Values are loaded only where what is stored of them differs."""
-    if a.entry == b.entry:  # a fork shares it
+    """The same node in both runs, if its outcome differs. Values are loaded only if the stored bytes differ."""
+    if a.entry == b.entry:  # shared through a fork
         return None
     try:
         one, other = _entry(entries, a), _entry(entries, b)
@@ -88,14 +88,14 @@ class _Node(NamedTuple):
 
     step: str
     id: str
-    arguments: str  # the digest of all
+    arguments: str  # digest of all arguments
     dependencies: Dependencies
 
 
-def _apart(
+def _only_in(
     entries: RunEntries, mine: Mapping[str, Checkpoint], others: Mapping[str, Checkpoint]
 ) -> dict[str, list[_Node]]:
-    """The nodes that the other run does not have, by step."""
+    """The nodes that only the first run has, by step."""
     found: dict[str, list[_Node]] = {}
     for place, checkpoint in mine.items():
         if place in others:
@@ -104,7 +104,7 @@ def _apart(
         try:
             meta = _entry(entries, checkpoint).meta
         except (NotRecorded, StoreError):
-            meta = {}  # the digests in its key are all that is known
+            meta = {}  # only the digests in its key are known
         step = str(checkpoint.step)
         node = _Node(step, str(checkpoint.node), arguments, recorded(entries, code, meta))
         found.setdefault(step, []).append(node)
@@ -112,12 +112,14 @@ def _apart(
 
 
 def _paired(left: Sequence[_Node], right: Sequence[_Node]) -> Iterator[Pair]:
-    """Nodes of one step: each with one of the same arguments, else with the nearest that is left."""
-    alike: dict[str, list[_Node]] = {}
+    """Pair the nodes of one step: by equal arguments first, then with the most similar node that is left."""
+    by_arguments: dict[str, list[_Node]] = {}
     for node in right:
-        alike.setdefault(node.arguments, []).append(node)
-    partners = [(node, alike[node.arguments].pop(0) if alike.get(node.arguments) else None) for node in left]
-    free = [node for nodes in alike.values() for node in nodes]
+        by_arguments.setdefault(node.arguments, []).append(node)
+    partners = [
+        (node, by_arguments[node.arguments].pop(0) if by_arguments.get(node.arguments) else None) for node in left
+    ]
+    free = [node for nodes in by_arguments.values() for node in nodes]
     for node, partner in partners:
         near = _nearest(node, free[:_WINDOW]) if partner is None else partner
         if near is None:
@@ -130,7 +132,7 @@ def _paired(left: Sequence[_Node], right: Sequence[_Node]) -> Iterator[Pair]:
 
 
 def _nearest(node: _Node, candidates: Sequence[_Node]) -> _Node | None:
-    """The one with which it has most arguments in common; none if it is of several and all of them differ."""
+    """The candidate with the most arguments in common; None if a node with several arguments shares none of them."""
     mine = node.dependencies.arguments
     best, least = None, max(len(mine), 2)
     for other in candidates:
@@ -142,13 +144,13 @@ def _nearest(node: _Node, candidates: Sequence[_Node]) -> _Node | None:
     return best
 
 
-# -- what came of a node: what its step returned, yielded and did, without what differs from time to time
+# -- the outcome of a node: what its step returned, yielded and changed, without times, which always differ
 
 Outcome = Mapping[str, Any]
 
 
 def outcome(entries: RunEntries, entry: Decoded) -> Outcome:
-    """What an entry holds. Files in it are looked at where they are kept; those on disk stay as they are."""
+    """The outcome stored in an entry. File contents are read from the store; files on disk are not touched."""
     with keeping(entries.store, reading=True):
         loaded = entry.load(CallersOwn._make)
         value, effects = loaded if entry.meta.get("effects") else (loaded, {})
@@ -157,21 +159,21 @@ def outcome(entries: RunEntries, entry: Decoded) -> Outcome:
             chunk = entries.chunk(entry, number)
             for pickled in chunk.load():
                 item, done = loads(pickled, chunk.meta.get("main", ""), CallersOwn._make)
-                items.append((item, _lasting(done)))
-        return {"result": value, **({"items": items} if items else {}), **_lasting(effects)}
+                items.append((item, _without_times(done)))
+        return {"result": value, **({"items": items} if items else {}), **_without_times(effects)}
 
 
-def _lasting(effects: Mapping[str, Any]) -> dict[str, Any]:
-    """Effects without their times: those of log records, and of files."""
+def _without_times(effects: Mapping[str, Any]) -> dict[str, Any]:
+    """Effects without output, which contains times, and without the times of files."""
     found = {name: effect for name, effect in effects.items() if name != "output"}
     if "files" in found:
-        files = [(name, kept.size, kept.mode, kept.digest) for name, kept in found["files"]["files"]]
+        files = [(name, stored.size, stored.mode, stored.digest) for name, stored in found["files"]["files"]]
         found["files"] = {**found["files"], "files": files}
     return found
 
 
 def difference(old: Outcome, new: Outcome) -> str:
-    """The first thing that differs, in a line; empty if nothing does."""
+    """The first difference, in one line; empty if there is none."""
     for name in {**old, **new}:
         if name not in old or name not in new:
             return f"{name} {'is new' if name in new else 'is gone'}"
@@ -184,5 +186,5 @@ def difference(old: Outcome, new: Outcome) -> str:
 def _identity(value: object) -> bytes:
     try:
         return digest(value)
-    except FingerprintError:  # no identity of its own: its pickle has to do
+    except FingerprintError:  # without an identity of its own, compare its pickle
         return dumps(value)

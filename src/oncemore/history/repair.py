@@ -1,4 +1,4 @@
-"""Repair of a store whose database is damaged: signatures decide what is recovered, and the report says what is whole."""
+"""Repairs a store whose database is damaged: recovers the entries with valid signatures and reports which runs are whole."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from .rollback import prefixes
 from .timeline import count, timeline
 
 _ENDINGS: dict[type[Event], str] = {RunFinished: "finished", RunFailed: "failed", RunInterrupted: "interrupted"}
-_SMALL = 1 << 15  # bytes; a node's own entry that points to another has less
+_SMALL = 1 << 15  # bytes; a node's own entry that points to a variant is smaller
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepairedRun:
-    """A run after a repair. `nodes` are those that are whole, `lost` those that events tell of and that have to run again.
+    """A run after a repair. `nodes` are intact; `lost` nodes are recorded in events but have to run again.
 
-    `events_lost` is how many events are gone: what they told of runs again as well, unless it is among `nodes`. `renamed`: the
-    record with its id was lost, so that it has a new one; `oncemore rename` gives it the old one back.
+    `events_lost` is the number of missing events: steps recorded only there run again as well, unless they are among `nodes`.
+    `renamed` means that the record with the run's id was lost, and the run has a new id; `oncemore rename` can change it back.
     """
 
     id: str
@@ -47,30 +47,30 @@ class RepairedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Repaired:
-    """What a repair did. `aside` is where the damaged database is now; empty if nothing was wrong."""
+    """The result of a repair. `aside` is the new path of the damaged database; empty if nothing was wrong."""
 
     store: str
     aside: str
     entries: int
-    unsound: tuple[str, ...]  # keys of entries that were found altered, and left out
-    unnamed: tuple[str, ...]  # uids of runs of which something is left, but too little to go on with them
+    unsound: tuple[str, ...]  # keys of altered entries, which were left out
+    unnamed: tuple[str, ...]  # uids of runs with too little left to recover them
     runs: tuple[RepairedRun, ...]
 
     @property
     def whole(self) -> bool:
-        """Whether every run that is known has lost nothing."""
+        """Whether no known run has lost anything."""
         return not self.unsound and not self.unnamed and all(run.whole for run in self.runs)
 
 
 class _Signatures:
-    """Which entries were signed with the key in use."""
+    """Checks which entries were signed with the key in use."""
 
     def __init__(self) -> None:
-        self.right = self.wrong = 0
+        self.valid = self.invalid = 0
         self.owner = ""
 
     def sound(self, key: str, data: Bytes) -> bool:
-        """Whether these bytes were written under that key. Of others' entries, and of marks, nobody can say: they stay."""
+        """Whether these bytes were written under this key. Marks and entries of other owners can't be checked, and are kept."""
         if key == OWNER:
             self.owner = bytes(data).decode("ascii", "replace")
         if key.startswith(OTHERS):
@@ -81,25 +81,25 @@ class _Signatures:
         try:
             unseal(data, name, secret())
         except IntegrityError:
-            self.wrong += 1
+            self.invalid += 1
             return False
-        self.right += 1
+        self.valid += 1
         return True
 
     def missing(self, small: Mapping[str, Bytes]) -> dict[str, int]:
-        """The entries that events tell of and that are not there, with their sizes. Called when all rows have been looked at."""
-        if self.owner not in ("", key_id()) or (self.wrong and not self.right):
+        """The keys and sizes of entries that events refer to but are missing. Called after all rows have been checked."""
+        if self.owner not in ("", key_id()) or (self.invalid and not self.valid):
             raise UsageError(
                 f"nothing was repaired: the store was made with another key than the one in use ({key_id()}, from "
-                f"{key_source().text}), and only that key can tell which entries are sound. See `oncemore key`"
+                f"{key_source().text}), and only that key can verify its entries. See `oncemore key`"
             )
-        wanted: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for key, data in small.items():
             if key.startswith("event/"):
                 event = Event.from_json(bytes(unseal(data, sealed_as(key) or "", secret())), 0)
                 if isinstance(event, StepCompleted) and event.entry not in small:
-                    wanted[event.entry] = event.stored_bytes
-        return wanted
+                    sizes[event.entry] = event.stored_bytes
+        return sizes
 
 
 def repair(target: str | os.PathLike[str]) -> Repaired:
@@ -109,23 +109,23 @@ def repair(target: str | os.PathLike[str]) -> Repaired:
     store = open_store(target)
     claim(store)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CheckpointWarning)  # what they would tell is in the report
-        _point_to(store, done.adopted)
+        warnings.simplefilter("ignore", CheckpointWarning)  # the report covers them
+        _restore_pointers(store, done.adopted)
         before = {record.uid for _, record in records.scan(store)}
-        unnamed = list(_rebuilt(store, before)) if done.aside else []
+        unnamed = list(_rebuild_records(store, before)) if done.aside else []
         runs = tuple(_report(store, run_id, record, before) for run_id, record in records.scan(store))
     return Repaired(
         store=store.url,
         aside=done.aside,
-        entries=done.kept,
+        entries=done.recovered,
         unsound=tuple(done.unsound),
         unnamed=tuple(unnamed),
         runs=runs,
     )
 
 
-def _point_to(store: Store, adopted: list[str]) -> None:
-    """A large result is found through its node's own small entry. Where that is lost, write it again."""
+def _restore_pointers(store: Store, adopted: list[str]) -> None:
+    """Rewrite lost small entries of nodes, through which their large results are found."""
     for key in adopted:
         node = key.partition("@")[0]
         data = store.get(key) if key == variant_key(node, {}) and store.get(node) is None else None
@@ -137,22 +137,22 @@ def _point_to(store: Store, adopted: list[str]) -> None:
             store.commit(put={node: pointer.frames}, expect={node: None})
 
 
-def _rebuilt(store: Store, known: set[str]) -> Iterator[str]:
-    """Give runs a record again whose own is lost; yields the uids of those for which that cannot be done."""
+def _rebuild_records(store: Store, known: set[str]) -> Iterator[str]:
+    """Rebuild lost records of runs from their events; yields the uids of runs for which that is not possible."""
     uids = {key.split("/")[1] for key, _ in store.scan("event/", most=0)}
     for uid in sorted(uids - known):
         if store.get(f"gone/{uid}") is not None:
-            continue  # it was deleted, and forks need some of it
-        mine = [prefix for prefix in prefixes(store, uid) if store.get(closed(prefix)) is None]
-        record = Record(uid, mine[0] if mine else f"node/{uid}/")
-        told = list(read_log(store, record.log))
-        if len(mine) != 1 or not told:
+            continue  # deleted; forks need some of its entries
+        open_prefixes = [prefix for prefix in prefixes(store, uid) if store.get(closed(prefix)) is None]
+        record = Record(uid, open_prefixes[0] if open_prefixes else f"node/{uid}/")
+        log = list(read_log(store, record.log))
+        if len(open_prefixes) != 1 or not log:
             yield uid
             continue
-        record.created, record.updated = told[0].time, told[-1].time
-        record.attempts = max(1, sum(isinstance(event, (RunStarted, RunResumed)) for event in told))
-        record.ending = _ENDINGS.get(type(told[-1]), "")
-        started, forked = told[0], next((event for event in told if isinstance(event, Forked)), None)
+        record.created, record.updated = log[0].time, log[-1].time
+        record.attempts = max(1, sum(isinstance(event, (RunStarted, RunResumed)) for event in log))
+        record.ending = _ENDINGS.get(type(log[-1]), "")
+        started, forked = log[0], next((event for event in log if isinstance(event, Forked)), None)
         record.workflow = started.workflow if isinstance(started, RunStarted) else None
         record.parent = (forked.parent, forked.at) if forked is not None else None
         record.forebears = [key.split("/")[1] for key, _ in store.scan("forks/", most=0) if key.endswith(f"/{uid}")]
@@ -167,14 +167,14 @@ def _report(store: Store, run_id: str, record: Record, known: set[str]) -> Repai
     keys |= {record.prefix + each.place for each in counted} | {
         record.prefix + each.place.partition("@")[0] for each in counted
     }
-    there = store.get_many(keys, most=0)
+    existing = store.get_many(keys, most=0)
     lost: list[str] = []
     for each in counted:
         event = each.event
         assert isinstance(event, StepCompleted)
         own = (record.prefix + each.place, record.prefix + each.place.partition("@")[0])
         needed = (event.entry, *own) if event.entry.startswith("node/") else (event.entry,)
-        if each.result and any(key not in there for key in needed):
+        if each.result and any(key not in existing for key in needed):
             lost.append(event.node)
     numbers = [event.seq for event in read_log(store, record.log)]
     gaps = max([record.counted, *numbers]) - len(numbers)
@@ -183,17 +183,17 @@ def _report(store: Store, run_id: str, record: Record, known: set[str]) -> Repai
 
 
 def _whole(store: Store, prefix: str) -> Iterator[str]:
-    """The nodes under a prefix that have all they need, events or not."""
-    there: set[str] = set()
-    points: dict[str, bool] = {}
+    """The complete nodes under a prefix, whether or not events record them."""
+    existing: set[str] = set()
+    is_pointer: dict[str, bool] = {}
     for key, data in store.scan(prefix, most=_SMALL):
-        there.add(key)
+        existing.add(key)
         if key[len(prefix)] not in SIGILS and "@" not in key:
             entry = Decoded(data, key=key, secret=secret()) if data is not None else None
             if entry is None or not entry.is_tombstone:
-                points[key] = entry is not None and "readings" in entry.meta
-    with_value = {key.partition("@")[0] for key in there if "@" in key}
-    for key, beside in points.items():
-        if not beside or key in with_value:
+                is_pointer[key] = entry is not None and "readings" in entry.meta
+    with_value = {key.partition("@")[0] for key in existing if "@" in key}
+    for key, needs_value in is_pointer.items():
+        if not needs_value or key in with_value:
             step, _, digests = key[len(prefix) :].partition("/")
             yield f"{unquote(step)}-{digests[:8]}"

@@ -1,7 +1,7 @@
-"""Reshaping the past of a run: rollback, fork, rename, delete. Each is one transaction; no value is copied.
+"""Changes to a run's history: rollback, fork, rename, delete. Each is one transaction; no value is copied.
 
-A rollback or a fork writes aliases of what stays valid under a new prefix, and closes the old one: what has an alias is never
-written over. Entries are removed when no run reaches them any more.
+A rollback or fork writes aliases of the entries that stay valid under a new prefix and closes the old prefix, so that an entry
+with an alias is never overwritten. Entries are removed when no run can reach them any more.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from ..stores import Bytes, Frames, Store
 from .checkpoints import Checkpoint, checkpoints_of
 from .timeline import Counted, timeline, totals
 
-_BATCH = 5000  # entries removed in one transaction: others wait some hundredths of a second
-_SMALL = 4096  # bytes; aliases and tombstones have less
+_BATCH = 5000  # entries removed per transaction: other writers wait a few hundredths of a second
+_SMALL = 4096  # bytes; aliases and tombstones are smaller
 
 
 def rollback(store: Store, run_id: str, *, to: str | None = None, before: str | None = None, own: str = "") -> Record:
-    """What came after `to` (or from `before` on) does not count any more. `own` is the mark of the scope that asks for it."""
+    """Make everything after `to` (or from `before` on) invalid. `own` is the mark of the calling scope, if any."""
     if (to is None) == (before is None):
-        raise UsageError("a rollback needs either to= (that stays) or before= (that goes, too)")
+        raise UsageError("a rollback needs either to= (the last checkpoint to keep) or before= (the first to ignore)")
     put: dict[str, Frames] = {}
 
     def cut(record: Record) -> list[Event]:
@@ -64,7 +64,7 @@ def rollback(store: Store, run_id: str, *, to: str | None = None, before: str | 
 
 
 def undo_rollback(store: Store, run_id: str) -> Record:
-    """Take the last rollback back: what it had put aside counts again, what came since does not."""
+    """Undo the last rollback: what it made invalid is valid again, and what was done since is not."""
 
     def undo(record: Record) -> list[Event]:
         if not record.undo:
@@ -81,7 +81,7 @@ def undo_rollback(store: Store, run_id: str) -> Record:
 
 
 def reopen(store: Store, run_id: str, prefix: str) -> Record:
-    """Where a run goes on whose prefix was closed: under a new one, unless another process has moved it already."""
+    """Move a run whose prefix was closed to a new one, unless another process has moved it already."""
     put: dict[str, Frames] = {}
 
     def move(record: Record) -> list[Event]:
@@ -94,16 +94,16 @@ def reopen(store: Store, run_id: str, prefix: str) -> Record:
 
 
 def _refuse_open(store: Store, run_id: str, record: Record, own: str = "") -> None:
-    """Others that have the run open would go on with what no longer counts, and their work would not count, either."""
+    """Raise UsageError if another scope has the run open: it would go on with invalid checkpoints, and its work would be lost."""
     if any(mark != own and records.alive(store, record, mark) for mark in record.open):
         raise UsageError(
-            f"run {run_id} is open{' elsewhere, too' if own else ''}: after a rollback, nothing that is done there would count. "
-            f"Stop it first, or call run.rollback() in its scope, or fork the run, which leaves it as it is"
+            f"run {run_id} is open{' elsewhere, too' if own else ''}: after a rollback, the work done there would be lost. "
+            f"Stop it first, or call run.rollback() in its scope, or fork the run, which does not affect it"
         )
 
 
 def _close(store: Store, prefix: str) -> None:
-    """From here on nothing is written there: whoever has the run open goes on elsewhere. Does no harm if all ends here."""
+    """Close a prefix: nothing is written under it any more, and open scopes move to a new one. Harmless if nothing follows."""
     key = closed(prefix)
     if store.get(key) is None:
         store.commit(put={key: tombstone(key, secret(), "closed")})
@@ -112,13 +112,14 @@ def _close(store: Store, prefix: str) -> None:
 def _carry(
     store: Store, record: Record, source: str, counted: Collection[Counted] | None, *, left_out: str = ""
 ) -> dict[str, Frames]:
-    """Give a run a new prefix. What to write there: aliases of what counts under the closed prefix `source` (None: of all).
+    """Give a run a new prefix, and return what to write there: aliases of the valid entries under the closed prefix `source`.
 
-    Tombstones are taken along. A node that does not count any more gets one if there is a reason for it, `left_out`.
+    With `counted=None`, all entries are valid. Tombstones are carried along. A node that is no longer valid gets a tombstone
+    with the reason `left_out`, if one is given.
     """
     record.prefix, record.entries = record.new_prefix(), 0
-    places = None if counted is None else {each.place for each in counted}
-    nodes = None if places is None else {place.partition("@")[0] for place in places}
+    places = {each.place for each in counted or ()}
+    nodes = {place.partition("@")[0] for place in places}
     put: dict[str, Frames] = {}
     for old, data in store.scan(source, most=_SMALL):
         place = old[len(source) :]
@@ -126,10 +127,10 @@ def _carry(
             continue
         node, key = place.partition("@")[0], record.prefix + place
         entry = _decoded(old, data)
-        stays = places is None or place in places or (nodes is not None and place in nodes)
+        stays = counted is None or place in places or place in nodes
         if stays or (entry is not None and entry.is_tombstone):
             put[key] = alias(key, secret(), (entry.alias_of if entry is not None else "") or old)
-        elif place[0] not in SIGILS and (left_out or (nodes is not None and place != node and node in nodes)):
+        elif place[0] not in SIGILS and (left_out or (place != node and node in nodes)):
             put[key] = tombstone(key, secret(), left_out or ROLLED_BACK)
     record.entries = sum(1 for key in put if key[len(record.prefix)] not in SIGILS and "@" not in key)
     if counted is not None:
@@ -139,7 +140,7 @@ def _carry(
 
 
 def _decoded(key: str, data: Bytes | None) -> Decoded | None:
-    """A small entry; None if it is large, or damaged: whoever needs it will meet that."""
+    """A small entry; None if it is too large or damaged, which is reported where the entry is used."""
     try:
         return None if data is None else Decoded(data, key=key, secret=secret())
     except IntegrityError:
@@ -147,7 +148,7 @@ def _decoded(key: str, data: Bytes | None) -> Decoded | None:
 
 
 def entry_of(store: Store, key: str) -> Decoded | None:
-    """An entry; None if it is gone or damaged."""
+    """An entry; None if it is missing or damaged."""
     try:
         return _decoded(key, store.get(key))
     except IntegrityError:
@@ -157,11 +158,11 @@ def entry_of(store: Store, key: str) -> Decoded | None:
 def fork(
     store: Store, run_id: str, new_id: str, *, at: str | None = None, state: Mapping[str, Any] | None = None
 ) -> Record:
-    """A new run that begins as `run_id` was at a checkpoint (now, if none is named). The parent is left as it is."""
+    """Create a run that starts from a checkpoint of `run_id` (default: its current state). The parent is not changed."""
     key, then = record_key(checked(new_id)), store.get(REMOVED)
     parent = read(store, run_id)
     if store.get(key) is not None:
-        raise UsageError(f"there is a run {new_id!r} already")
+        raise UsageError(f"a run {new_id!r} already exists; choose another id, or rename or delete that run")
     target: Checkpoint | None = checkpoints_of(store, run_id, parent).find(at) if at is not None else None
     _close(store, parent.prefix)
     line = timeline(store, parent.log)
@@ -171,31 +172,33 @@ def fork(
     put = _carry(store, child, parent.prefix, line.until(within, number))
     until = time.time() if target is None else target.time.timestamp()
     put.update(_performed(store, parent, child, line.cuts_at(within, number), until))
-    opening, mine = entry_of(store, f"{state_of(parent.uid)}opening"), f"{state_of(child.uid)}opening"
+    opening, own_opening = entry_of(store, f"{state_of(parent.uid)}opening"), f"{state_of(child.uid)}opening"
     if opening is not None:
-        put[mine] = alias(mine, secret(), opening.alias_of or opening.key)
+        put[own_opening] = alias(own_opening, secret(), opening.alias_of or opening.key)
     put.update({f"forks/{uid}/{child.uid}": [b"1"] for uid in child.forebears})
     put[key] = sealed(key, child)
-    fact = Forked(
+    event = Forked(
         parent=run_id, at=number, log=parent.log, until=line.last, within=within if within != parent.log else ""
     )
-    append = {child.log: [signed(child.log, fact, secret())]}
+    append = {child.log: [signed(child.log, event, secret())]}
     if store.commit(put=put, append=append, expect={key: None, REMOVED: then}):
         return child
-    return fork(store, run_id, new_id, at=at, state=state)  # some of it was removed meanwhile, or the id was taken
+    return fork(
+        store, run_id, new_id, at=at, state=state
+    )  # entries were removed or the id was taken meanwhile: try again
 
 
 def _performed(store: Store, parent: Record, child: Record, cuts: Mapping[str, int], until: float) -> dict[str, Frames]:
-    """What effect="once" steps had done up to the fork, and what was unknown then: the fork does not do it again, either."""
+    """Intents of effect="once" steps that were done, or of unknown outcome, at the fork, so that it does not repeat them."""
     found: list[tuple[Decoded, memoryview]] = []
     for key, data in store.scan(intents_of(parent.uid)):
         if data is not None:
             found.append((Decoded(data, key=key, secret=secret()), unseal(data, key, secret())))
     done: set[tuple[str, str]] = set()
-    for log_, cut in cuts.items() if found else ():
+    for log, cut in cuts.items() if found else ():
         done.update(
             (event.step, event.fingerprint.partition(".")[0])
-            for event in records.read_log(store, log_)
+            for event in records.read_log(store, log)
             if isinstance(event, StepCompleted) and event.seq <= cut
         )
     put: dict[str, Frames] = {}
@@ -208,31 +211,31 @@ def _performed(store: Store, parent: Record, child: Record, cuts: Mapping[str, i
 
 
 def rename(store: Store, run_id: str, new_id: str) -> None:
-    """Give a run another id. What it holds stays where it is."""
+    """Change a run's id. Its entries stay where they are."""
     old, new = record_key(run_id), record_key(checked(new_id))
     while True:
         data = store.get(old)
         record = read(store, run_id)
         if records.status(store, record) == "running":
-            raise UsageError(f"run {run_id} is running; stop it before you rename it")
+            raise UsageError(f"run {run_id} is running; stop it before renaming it")
         if store.get(new) is not None:
-            raise UsageError(f"there is a run {new_id!r} already")
-        fact = signed(record.log, RunRenamed(before=run_id), secret())
-        put, append = {new: sealed(new, record)}, {record.log: [fact]}
+            raise UsageError(f"a run {new_id!r} already exists; choose another id, or rename or delete that run")
+        event = signed(record.log, RunRenamed(before=run_id), secret())
+        put, append = {new: sealed(new, record)}, {record.log: [event]}
         if store.commit(put=put, append=append, delete=[old], expect={old: data, new: None}):
             return
 
 
 def delete(store: Store, run_id: str) -> None:
-    """Remove a run. Its id is free at once; what forks of it need stays until they are deleted, too.
+    """Remove a run. Its id is free at once; entries that its forks need stay until those are deleted, too.
 
-    Killed midway, nothing of it counts any more; the next `delete` or `clean` removes the rest.
+    If this is killed midway, the run is gone, and the next `delete` or `clean` removes what is left of it.
     """
     key = record_key(run_id)
     then = store.get(key)
     record = read(store, run_id) if then is None else parse(key, then)
     if records.status(store, record) == "running":
-        raise UsageError(f"run {run_id} is running; stop it before you delete it")
+        raise UsageError(f"run {run_id} is running; stop it before deleting it")
     gone: dict[str, Frames] = {f"gone/{record.uid}": [b"1"], REMOVED: stamp()}
     shares = [f"forks/{uid}/{record.uid}" for uid in record.forebears]
     if not store.commit(put=gone, delete=[key, *shares], expect={key: then}):
@@ -240,12 +243,12 @@ def delete(store: Store, run_id: str) -> None:
     clean(store)
 
 
-# -- removal: what no run reaches. `forks/<uid>/<uid of a fork>` says who may have aliases of a run's entries, `gone/<uid>` that
-#    the run was deleted, or is being imported by whoever holds that key.
+# -- removal of what no run reaches. `forks/<uid>/<uid of a fork>` marks a fork that may have aliases of a run's entries.
+#    `gone/<uid>` marks a run that was deleted, or is being imported while the key is held.
 
 
 def clean(store: Store) -> None:
-    """Remove what deleted runs, and imports and steps that were cut off, left and nobody needs any more."""
+    """Remove unneeded leftovers of deleted runs and of interrupted imports and steps."""
     for mark, _ in list(store.scan("gone/", most=0)):
         clear(store, mark.partition("/")[2])
     sweep(store)
@@ -254,13 +257,13 @@ def clean(store: Store) -> None:
 
 
 def clear(store: Store, uid: str, run_id: str | None = None) -> None:
-    """Remove the entries of a run that neither it nor a fork of it reaches; of a deleted run without forks, everything."""
+    """Remove the entries of a run that neither it nor its forks reach; everything, if it was deleted and has no forks."""
     hold = store.hold(f"gone/{uid}")
     if hold is None:
-        return  # it is being imported, or another removes it
+        return  # another process imports or removes it
     try:
         while not _clear(store, uid, run_id):
-            pass  # an alias was made meanwhile
+            pass  # an alias was created meanwhile: try again
     finally:
         hold.release()
 
@@ -276,10 +279,12 @@ def _clear(store: Store, uid: str, run_id: str | None) -> bool:
     keys: list[str] = []
     for prefix in set(prefixes(store, uid)) - own:
         stay = reached.get(prefix, set[str]())
-        if stay or record is not None:  # a scope may be open that does not know yet that the run has left it
+        if stay or record is not None:  # an open scope may not know yet that the run has moved to another prefix
             stay = {*stay, closed(prefix)}
         for key in [key for key, _ in store.scan(prefix, most=0) if key not in stay]:
-            entry = entry_of(store, key) if record is not None or forks else None  # else all its items go
+            entry = (
+                entry_of(store, key) if record is not None or forks else None
+            )  # otherwise all items of the run are removed below
             keys += [key, listing_key(key), *(entry.chunks if entry is not None else ())]
     kinds = () if record is not None else ("once", "calls", "wrote", *(() if forks else ("items", "state", "event")))
     rest = [key for kind in kinds for key, _ in store.scan(f"{kind}/{uid}/", most=0)]
@@ -296,7 +301,7 @@ def forks_of(store: Store, uid: str) -> list[str]:
 
 
 def prefixes(store: Store, uid: str) -> Iterator[str]:
-    """All prefixes of a run under which there is something."""
+    """All prefixes under which a run has entries."""
     after = ""
     while (found := next(store.scan(f"node/{uid}", after=after, limit=1, most=0), None)) is not None:
         yield prefix_of(found[0])
@@ -304,12 +309,12 @@ def prefixes(store: Store, uid: str) -> Iterator[str]:
 
 
 def targets(store: Store, prefixes: Iterable[str]) -> dict[str, set[str]]:
-    """The entries that aliases under these prefixes stand for, by their own prefix. Signatures do not matter here."""
+    """The keys that aliases under these prefixes refer to, grouped by prefix. Signatures are not checked."""
     found: dict[str, set[str]] = {}
     for prefix in prefixes:
         for _, data in store.scan(prefix, most=_SMALL):
-            named = re.search(rb'\{"to":("[^"]+")\}', data or b"")
-            if named is not None:
-                key: str = json.loads(named[1])
+            match = re.search(rb'\{"to":("[^"]+")\}', data or b"")
+            if match is not None:
+                key: str = json.loads(match[1])
                 found.setdefault(prefix_of(key), set()).add(key)
     return found

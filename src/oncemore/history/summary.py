@@ -1,4 +1,4 @@
-"""A run at a glance, folded from its events."""
+"""Summaries of runs, computed from their events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..events import Event
 
 
 class StepSummary(NamedTuple):
-    """What one step did in a run, all its scopes together."""
+    """The totals of one step in a run, over all attempts."""
 
     step: str
     ran: int = 0
@@ -27,7 +27,7 @@ class StepSummary(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A run at a glance, all its scopes together."""
+    """The totals of a run, over all attempts."""
 
     run: str
     status: str
@@ -48,15 +48,15 @@ class Summary:
         return (self.last - self.first).total_seconds() if self.first and self.last else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        log = asdict(self)
-        log.update(
+        fields = asdict(self)
+        fields.update(
             first=self.first and self.first.isoformat(),
             last=self.last and self.last.isoformat(),
             duration=self.duration,
             steps=[step._asdict() for step in self.steps],
             total=self.total._asdict(),
         )
-        return log
+        return fields
 
     def _rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = [("step", "ran", "reused", "failed", "spent", "saved", "bytes", "stored")]
@@ -90,7 +90,7 @@ class Summary:
 
 
 def summarize(run_id: str, status: str, attempts: int, log: Iterable[Event], also: Iterable[Event] = ()) -> Summary:
-    """Fold events into a summary. `also` are events that are not written yet."""
+    """Compute a summary from events; `also` are events not written to the log yet."""
     steps: dict[str, StepSummary] = {}
     names: dict[str, int] = {}
     times: list[float] = []

@@ -1,6 +1,6 @@
-"""Whether a store holds what its runs refer to, and nothing in it was altered. Reads everything, changes nothing.
+"""Checks that a store has everything its runs refer to, and that nothing was altered. Reads everything, changes nothing.
 
-Jobs may run meanwhile: what looks wrong is looked at a second time, and only what is wrong both times is told.
+Jobs may be running meanwhile, so references are checked twice, and only problems found both times are reported.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .timeline import timeline
 Progress = Callable[[int, int], object]
 Kind = Literal["damaged", "dangling", "orphan", "foreign"]
 
-_VALUES = frozenset(("node", "once", "shared"))  # what can have items, and the contents of files
-_OWNED = frozenset(("calls", "event", "items", "node", "once", "state", "wrote"))  # by a run
+_VALUES = frozenset(("node", "once", "shared"))  # entries that can have items and file contents
+_OWNED = frozenset(("calls", "event", "items", "node", "once", "state", "wrote"))  # belong to a run
 _KINDS = (
     _VALUES
     | _OWNED
@@ -39,11 +39,11 @@ _KINDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Something that is not as it should be, and where.
+    """A problem found in a store.
 
-    damaged: an entry is not what was written there. dangling: something is referred to and not there. orphan: something is
-    there that nothing refers to; it takes space and does no harm. foreign: the store was made with another key, with which alone
-    its entries can be checked.
+    damaged: an entry was altered since it was written. dangling: something that a run refers to is missing. orphan: nothing
+    refers to this; it is harmless, but takes up space. foreign: the store was made with another key, and its entries can only be
+    checked with that key.
     """
 
     kind: Kind
@@ -54,7 +54,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """What a verification looked at, and found."""
+    """The result of a verification: what was checked, and the findings."""
 
     entries: int
     bytes: int
@@ -63,13 +63,13 @@ class Verified:
 
     @property
     def well(self) -> bool:
-        """Whether nothing is damaged and nothing missing."""
+        """Whether nothing is damaged, missing or foreign."""
         return all(finding.kind == "orphan" for finding in self.findings)
 
 
 @runtime_checkable
 class Littered(Protocol):
-    """A store that can have files which belong to no entry."""
+    """A store that can have files that belong to no entry."""
 
     def orphans(self) -> list[str]: ...
 
@@ -77,13 +77,13 @@ class Littered(Protocol):
 def verify(store: Store, progress: Progress | None = None) -> Verified:
     """See `History.verify`."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CheckpointWarning)  # what they would tell is found
+        warnings.simplefilter("ignore", CheckpointWarning)  # the findings cover them
         verifier = _Verifier(store)
-        verifier.walk(progress or (lambda done, all: None))
-        found = verifier.look()
+        verifier.check_signatures(progress or (lambda done, all: None))
+        found = verifier.check_references()
         if found:
             first = set(found)
-            found = [finding for finding in verifier.look() if finding in first]
+            found = [finding for finding in verifier.check_references() if finding in first]
         entries, runs = len(verifier.keys), len(verifier.runs)
         findings = (*_foreign(store), *verifier.damaged(), *found)
         return Verified(entries=entries, bytes=verifier.bytes, runs=runs, findings=findings)
@@ -92,12 +92,12 @@ def verify(store: Store, progress: Progress | None = None) -> Verified:
 def _foreign(store: Store) -> Iterator[Finding]:
     if isinstance(store, Within):
         unchecked = sum(1 for key, _ in store.below.scan("", most=0) if not key.startswith((OTHERS, OWNER)))
-        message = f"the store was made with another key ({owner_of(store.below)}): {unchecked} entries of its owner not checked"
+        message = f"the store was made with another key ({owner_of(store.below)}): {unchecked} of its entries were not checked"
         yield Finding(kind="foreign", key=OWNER, message=message)
 
 
 class _Verifier:
-    """What is known of all entries of a store after the walk over them, and what is wrong with them."""
+    """Collects what all entries of a store are and need, and finds problems."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -105,16 +105,15 @@ class _Verifier:
         self.bytes = 0
         self.runs: dict[str, str] = {}  # their ids, by uid
         self._altered: dict[str, str] = {}
-        self._parts: dict[str, list[str]] = {}  # what an entry needs: items, contents of files, what it is an alias of
+        self._parts: dict[str, list[str]] = {}  # keys that an entry needs: items, file contents, the target of an alias
 
-    def walk(self, progress: Progress) -> None:
+    def check_signatures(self, progress: Progress) -> None:
         """Check every signature."""
         total = sum(1 for _ in self.store.scan("", most=0))
         for key, data in self.store.scan(""):
             try:
-                data = self.store.get(key) if data is None else data  # damaged, or gone meanwhile: this tells
-                if data is None:
-                    continue
+                if data is None and (data := self.store.get(key)) is None:  # raises if the entry is damaged
+                    continue  # removed meanwhile
                 self.bytes += len(data)
                 self._check(key, data)
             except IntegrityError as error:
@@ -125,7 +124,7 @@ class _Verifier:
     def _check(self, key: str, data: Bytes) -> None:
         kind, name = key.partition("/")[0], sealed_as(key)
         if kind == "event" and not re.fullmatch("event/[0-9a-f]+/[0-9a-f]{16}", key):
-            raise IntegrityError(f"{key} is no key of an event")
+            raise IntegrityError(f"{key} is not a valid key of an event")
         if name is None or kind == "damaged" or kind not in _KINDS:
             return
         if kind not in _VALUES:
@@ -138,8 +137,8 @@ class _Verifier:
         found = self._altered.items()
         return [Finding(kind="damaged", key=key, message=message, run=self._run_of(key)) for key, message in found]
 
-    def look(self) -> list[Finding]:
-        """What runs refer to that is not there, and what is there that nothing refers to."""
+    def check_references(self) -> list[Finding]:
+        """Find what runs refer to but is missing, and what nothing refers to."""
         runs = dict(records.scan(self.store))
         self.runs = {record.uid: run_id for run_id, record in runs.items()}
         missing = [(key, message, self._run_of(at)) for key, message, at in (*self._gaps(), *self._missing_parts())]
@@ -151,69 +150,68 @@ class _Verifier:
         ]
 
     def _run_of(self, key: str) -> str:
-        """The id of the run that an entry belongs to, if it belongs to one that is there."""
+        """The id of the run that an entry belongs to; empty if there is none."""
         kind, _, rest = key.partition("/")
         if kind == "run":
             return run_id_of(key)
         return self.runs.get(rest.partition("/")[0].partition(".")[0], "") if kind in _OWNED else ""
 
-    def _is_there(self, key: str) -> bool:
+    def _exists(self, key: str) -> bool:
         return not key or key in self.keys or key in self.store.get_many([key], most=0)
 
     def _gaps(self) -> Iterator[tuple[str, str, str]]:
-        """Events are numbered without gaps."""
+        """Missing events: each log is numbered without gaps."""
         logs: dict[str, set[int]] = {}
         for key in self.keys:
-            if key.startswith("event/") and key not in self._altered:  # anyone can plant one of any number
+            if key.startswith("event/") and key not in self._altered:  # a forged event may have any number
                 log, _, digits = key.rpartition("/")
                 logs.setdefault(log, set()).add(int(digits, 16))
         for log, numbers in sorted(logs.items()):
             for number in sorted(set(range(1, max(numbers) + 1)) - numbers):
                 key = f"{log}/{number:016x}"
-                if not self._is_there(key) and any(True for _ in self.store.scan(f"{log}/", limit=1)):
-                    yield key, f"event {number} is gone from its log", key
+                if not self._exists(key) and any(True for _ in self.store.scan(f"{log}/", limit=1)):
+                    yield key, f"event {number} is missing from its log", key
 
     def _missing_of_run(self, run_id: str, record: Record) -> Iterator[tuple[str, str]]:
-        """What a run's record and events tell of and is not there."""
+        """What a run's record and events refer to but is missing."""
         for uid in record.forebears:
             mark = f"forks/{uid}/{record.uid}"
-            if not self._is_there(mark):
-                yield mark, "the mark is gone that keeps what this fork shares"
+            if not self._exists(mark):
+                yield mark, "the mark that protects the entries this fork shares is missing"
         for counted in timeline(self.store, record.log).counted():
             event, about = counted.event, f"checkpoint {counted.run or run_id}:{counted.event.seq}"
             if isinstance(event, SnapshotSaved):
-                continue  # a later one has replaced it, or one of them is as good
+                continue  # replaced by a later one, or interchangeable with one
             step = event if isinstance(event, StepCompleted) else None
             if step is not None and counted.result:
                 here = record.prefix + counted.place
-                if not self._is_there(step.entry):
-                    yield step.entry, f"the result of {about} is gone"
-                elif not step.entry.startswith("shared/") and not self._is_there(here):
-                    yield here, f"{about} is not found any more"
-            own = (
-                event.snapshot if step is None or not step.behind else ""
-            )  # an earlier one may have been pruned meanwhile
-            if not self._is_there(own) and counted.state:
-                yield event.snapshot, f"the state of {about} is gone"
+                if not self._exists(step.entry):
+                    yield step.entry, f"the result of {about} is missing"
+                elif not step.entry.startswith("shared/") and not self._exists(here):
+                    yield here, f"{about} can't be found any more"
+            # A snapshot of an earlier checkpoint may have been pruned.
+            own_snapshot = event.snapshot if step is None or not step.behind else ""
+            if not self._exists(own_snapshot) and counted.state:
+                yield event.snapshot, f"the state of {about} is missing"
 
     def _missing_parts(self) -> Iterator[tuple[str, str, str]]:
-        """What an entry needs and is not there."""
+        """What entries need but is missing."""
         for key, parts in self._parts.items():
-            missing = [part for part in parts if not self._is_there(part)]
+            missing = [part for part in parts if not self._exists(part)]
             try:
-                data = self.store.get(key) if missing else None  # it may have been replaced since
+                data = self.store.get(key) if missing else None  # the entry may have been replaced meanwhile
                 needed = [] if data is None else _parts(key, data)
             except IntegrityError:
-                continue  # another finding
-            yield from ((part, f"{key} needs it", key) for part in missing if part in needed)
+                continue  # reported as damaged
+            yield from ((part, f"missing, but needed by {key}", key) for part in missing if part in needed)
 
     def _orphans(self, runs: Iterable[Record]) -> Iterator[tuple[str, str]]:
-        """What nothing refers to. A step that is under way may be about to: then its parts are not told of."""
+        """What nothing refers to. While a run is running, its steps may be about to refer to parts, so these are not reported."""
         busy = any(records.status(self.store, record) == "running" for record in runs)
-        kept = {prefix for run in runs for prefix in (run.prefix, *run.undo)}
+        live = {prefix for run in runs for prefix in (run.prefix, *run.undo)}
         gone = {key.partition("/")[2] for key, _ in self.store.scan("gone/", most=0)}
         uids = {"shared", *self.runs, *gone}
-        reached = set().union(*targets(self.store, kept).values())
+        reached = set().union(*targets(self.store, live).values())
         parts = {part for parts in self._parts.values() for part in parts}
         pending = {f"blob/{key.rpartition('/blob/')[2]}" for key in self.keys if key.startswith("pending/")}
         found: Counter[tuple[str, str]] = Counter()
@@ -221,36 +219,36 @@ class _Verifier:
             kind, _, rest = key.partition("/")
             uid = rest.partition("/")[0].partition(".")[0]
             if kind not in _KINDS:
-                found[key, "is nothing of oncemore's"] += 1
+                found[key, "was not written by oncemore"] += 1
             elif kind == "damaged":
-                found[key, "was set aside because it could not be trusted"] += 1
+                found[key, "was set aside because it could not be verified"] += 1
             elif kind in _OWNED and uid not in uids:
-                found[f"{kind}/{uid}", "belongs to a run that is not there"] += 1
+                found[f"{kind}/{uid}", "belongs to a run that does not exist"] += 1
             elif kind == "gone" and not forks_of(self.store, uid):
-                found[key, "was left by a removal that was cut off; the next one completes it"] += 1
+                found[key, "was left by an interrupted removal; the next one completes it"] += 1
             elif kind == "forks" and key.rpartition("/")[2] not in self.runs:
-                found[key, "marks what a fork shares that is not there"] += 1
+                found[key, "marks entries shared with a fork that does not exist"] += 1
             elif busy:
                 continue
-            elif kind == "node" and prefix_of(key) not in kept and key not in reached and not key.endswith("/^"):
+            elif kind == "node" and prefix_of(key) not in live and key not in reached and not key.endswith("/^"):
                 found[key, "is not reached by any run; the next prune removes it"] += 1
             elif kind == "pending":
-                found[key, "was left by a step that was cut off; the next clean-up removes it"] += 1
+                found[key, "was left by an interrupted step; the next clean-up removes it"] += 1
             elif kind == "blob" and key not in parts and key not in pending:
                 found[key, "is a part of a file that no checkpoint needs"] += 1
             elif kind == "items" and key not in parts:
                 found[key.rpartition("/")[0] + "/", "are items of a generator that no checkpoint needs"] += 1
             elif kind == "files" and key not in parts:
-                found[key, "lists the contents of files of a checkpoint that is not there"] += 1
+                found[key, "lists the file contents of a checkpoint that does not exist"] += 1
         for (prefix, message), count in found.items():
             if any(True for _ in self.store.scan(prefix, limit=1, most=0)):  # not removed meanwhile
                 yield prefix, message if count == 1 else f"{message} ({count} entries)"
         if isinstance(self.store, Littered):
-            yield from ((name, "a file that belongs to no entry") for name in self.store.orphans())
+            yield from ((name, "is a file that belongs to no entry") for name in self.store.orphans())
 
 
 def _parts(key: str, data: Bytes) -> list[str]:
-    """The keys of all that an entry needs: its items, the contents of its files and their list, what it is an alias of."""
+    """The keys that an entry needs: its items, its file contents and their list, the target of an alias."""
     entry = Decoded(data, key=key, secret=secret())
     files = [*entry.meta["blobs"], listing_key(key)] if entry.meta.get("blobs") else []
     return entry.chunks + files + ([entry.alias_of] if entry.alias_of else [])

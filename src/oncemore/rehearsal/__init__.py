@@ -1,1 +1,1 @@
-"""Scripts run to look at what they would do: `plan`, `adopt`, `audit`."""
+"""Dry runs of scripts: `plan`, `adopt`, `audit`."""

@@ -1,7 +1,7 @@
-"""Running a script to look at what it would do: `plan`, and to compare what is kept with what its code does now: `audit`, `adopt`.
+"""Runs a script to predict what it would do (`plan`), or to compare checkpoints with current results (`audit`, `adopt`).
 
-The script runs in this process, on an overlay over its store: reused steps are restored as always, nothing is written there.
-What it does outside of steps, it does. What it prints goes to standard error.
+The script runs in this process, on an overlay of its store: reused steps are restored as usual, and nothing is written to the
+store. Code outside of steps does run. Output goes to standard error.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from ..surroundings import digest_of
 from ..surroundings.state import ABSENT
 from .script import rehearse
 
-Progress = Callable[[str, str], object]  # a node that was compared, and how it differs if it does
+Progress = Callable[[str, str], object]  # called with a compared node and its difference, if any
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a script would do: the steps that would be reused (name, times, seconds saved), and the first that would run.
 
-    `run` is the run that was opened last, `took` how long that step took when it last ran, None if it never did. `trouble` is
-    how the script itself failed.
+    `run` is the run that was opened last; `took` is how long the step took when it last ran, None if it never ran. `trouble`
+    says how the script itself failed.
     """
 
     run: str | None
@@ -48,7 +48,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What comparing brought: nodes that were equal, nodes that differ and how; `stopped` says why it went no further."""
+    """The result of a comparison: equal nodes, and nodes that differ, and how. `stopped` says why it ended early."""
 
     equal: list[str] = field(default_factory=list[str])
     differing: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
@@ -56,9 +56,9 @@ class Audit:
 
 
 def plan(script: str, arguments: Sequence[str] = ()) -> Plan:
-    """Run a script until the first step that would run, and say what would be reused, what would run and why.
+    """Run a script up to the first step that would run, and tell what would be reused, what would run, and why.
 
-    With `script="-m"` the first argument is the name of a module, as for Python. No step's body runs.
+    With `script="-m"`, the first argument is the name of a module, as for Python. No step's body runs.
     """
     rehearsal = rehearse(script, arguments, StepPolicy())
     times, saved = Counter[str](), defaultdict[str, float](float)
@@ -82,10 +82,10 @@ def plan(script: str, arguments: Sequence[str] = ()) -> Plan:
 def audit(
     run_id: str, script: str, arguments: Sequence[str] = (), *, sample: float = 1.0, progress: Progress | None = None
 ) -> Audit:
-    """Run a script again and with it a share of the steps that the run keeps; compare what they do with what is kept.
+    """Run a script and, in it, a share of the steps that have checkpoints; compare the results with the checkpoints.
 
-    Steps with effect="once" are not run, nor what a finished `run.loop` did. What a step that differs leads to cannot be compared:
-    there it ends. Steps in other processes are not compared.
+    Steps with effect="once", steps in other processes and finished `run.loop`s are not run again. The audit ends at a step that
+    has no checkpoint, for instance because of a difference in an earlier step.
     """
     policy = _Auditing(run_id, progress, sample)
     rehearsal = rehearse(script, arguments, policy)
@@ -103,11 +103,11 @@ def adopt(
     verify: int = 1,
     progress: Progress | None = None,
 ) -> Audit:
-    """Let the checkpoints of a step count for its present code, if so many nodes that are run again come out equal.
+    """Make the checkpoints of a step valid for its current code, if `verify` nodes give equal results when run again.
 
-    Which code it has now, and with which arguments it is called, the script tells. Of several earlier codes, those count
-    with which every node came out equal. Nothing is adopted if a node differs from all, or if `stopped` says why there was
-    too little to compare.
+    The script is run to learn the step's current code and arguments. Of several earlier versions of the code, those are adopted
+    for which every compared node was equal. Nothing is adopted if a node differs from all versions, or if there was too little
+    to compare; `stopped` then says why.
     """
     policy = _Adopting(run_id, progress, step, verify)
     rehearsal = rehearse(script, arguments, policy)
@@ -117,8 +117,10 @@ def adopt(
         return found
     pairs = [[step, *pair] for pair, equal in sorted(policy.codes.items()) if equal]
     if not pairs or (rehearsal.end and len(found.equal) < verify):
-        lacking = "single earlier code does the same" if policy.codes else f"call of {step} is kept under another code"
-        return Audit(equal=found.equal, stopped=rehearsal.end or f"no {lacking}")
+        stopped = f"no call of {step} has a checkpoint from other code"
+        if policy.codes:
+            stopped = "no earlier version gives equal results for all calls"
+        return Audit(equal=found.equal, stopped=rehearsal.end or stopped)
 
     def change(record: Record) -> list[Event]:
         record.adopted = [*(each for each in record.adopted if each not in pairs), *pairs]
@@ -129,17 +131,17 @@ def adopt(
 
 
 def command_of(store: Store, run_id: str) -> list[str]:
-    """The script and its arguments that opened a run last, as said to Python. UsageError if that is not known."""
+    """The script that last opened a run, with its arguments. UsageError if unknown."""
     script = records.read(store, run_id).script
     if not script:
-        raise UsageError(f"run {run_id}: it is not known which script it belongs to; name it, with its arguments")
+        raise UsageError(f"the script that opened run {run_id} is not known; give it with its arguments")
     return script
 
 
 class _Comparing(StepPolicy):
-    """Compares what steps of one run do with what is kept of them.
+    """Compares results of one run's steps with their checkpoints.
 
-    `codes` says for each pair of an earlier code and the present one whether all nodes came out equal.
+    `codes` tells for each pair of an earlier version of the code and the current one whether all nodes were equal.
     """
 
     def __init__(self, run_id: str, progress: Progress | None) -> None:
@@ -149,14 +151,14 @@ class _Comparing(StepPolicy):
         self.codes: dict[tuple[str, str], bool] = {}
 
     def counterparts(self, run: DryRun, node: Node) -> list[Node]:
-        """The nodes whose checkpoints a node is compared with: it has to be equal to one of them."""
+        """The nodes whose checkpoints a node is compared with; it must be equal to one of them."""
         return [node]
 
     def heard(self, run: DryRun, event: StepEvent) -> None:
         if isinstance(event, StepCompleted):
             differs = self._compare(run, event)
         elif isinstance(event, StepNotKept):
-            differs = f"its result cannot be kept any more: {event.reason}"
+            differs = f"its result can no longer be saved: {event.reason}"
         elif isinstance(event, StepFailed):
             differs = f"it fails: {event.error}"
         else:
@@ -172,13 +174,13 @@ class _Comparing(StepPolicy):
         entries = run.shared if event.entry.startswith("shared/") else run.entries
         node, new = entries.node(event.step, *event.fingerprint.split(".")), entries.read(event.entry)
         assert new is not None
-        reads, came = new.meta.get("reads", {}), outcome(entries, new)
+        reads, result = new.meta.get("reads", {}), outcome(entries, new)
         found: list[str] = []
         for other in self.counterparts(run, node):
             try:
                 old = run.stored(node).find(other, lambda name: reads.get(name, ABSENT)).entry
-                unlike = "it reads other state than when it was kept"
-                found.append(unlike if old is None else difference(outcome(run.stored(node), old), came))
+                other_state = "it reads different state than when its checkpoint was made"
+                found.append(other_state if old is None else difference(outcome(run.stored(node), old), result))
             except (CodecError, StoreError) as error:
                 found.append(f"it cannot be compared: {error}")
             pair = code_of(other.code), code_of(node.code)
@@ -187,32 +189,32 @@ class _Comparing(StepPolicy):
 
 
 class _Auditing(_Comparing):
-    """Runs a share of the nodes that are kept."""
+    """Runs a share of the nodes that have checkpoints."""
 
     def __init__(self, run_id: str, progress: Progress | None, sample: float) -> None:
         super().__init__(run_id, progress)
         self._sample = sample
 
     def wants_fresh(self, run: DryRun, node: Node, *, once: bool) -> bool:
-        drawn = int.from_bytes(blake3(node.key.encode()).digest(length=4), "big") / 2**32  # the same whenever asked
+        drawn = int.from_bytes(blake3(node.key.encode()).digest(length=4), "big") / 2**32  # the same every time
         return drawn < self._sample and node.key not in run.used_nodes and self.lets_run(run, node, once=once)
 
     def lets_run(self, run: DryRun, node: Node, *, once: bool) -> bool:
         try:
             return not once and run.stored(node).find(node, partial(digest_of, run)).entry is not None
-        except StoreError:  # the call's own look-up tells of the damage
+        except StoreError:  # the damage is reported when the call looks it up
             return False
 
 
 class _Adopting(_Comparing):
-    """Runs calls of one step that are kept under earlier codes."""
+    """Runs calls of one step that have checkpoints from earlier versions of its code."""
 
     def __init__(self, run_id: str, progress: Progress | None, step: str, verify: int) -> None:
         super().__init__(run_id, progress)
         self._step, self._verify = step, verify
 
     def wants_fresh(self, run: DryRun, node: Node, *, once: bool) -> bool:
-        """What was performed once does not run again; whether it is to be adopted is asked all the same."""
+        """True for an effect="once" step that could be adopted, so that `lets_run` is called for it. It does not run again."""
         if not once or node.step != self._step:
             return False
         return run.stored(node).find(node, partial(digest_of, run)).entry is None and bool(self.counterparts(run, node))
@@ -222,18 +224,18 @@ class _Adopting(_Comparing):
         if not earlier:
             return False
         if node.owner == "shared":
-            enough(f"step {node.step} keeps results for all runs: what one run adopts cannot count for the others")
+            enough(f"step {node.step} shares its results with all runs, so a single run cannot adopt them")
         if not self._verify:
             self.codes[code_of(earlier[0].code), code_of(node.code)] = True
-        self._end()  # also if the script went on though that was enough
+        self._end()  # the script may have continued after enough nodes were compared
         if once:
-            enough(f"step {node.step} has effect='once': it is not run again to compare; adopt it with --verify 0")
+            enough(f"step {node.step} has effect='once' and is not run again to compare; adopt it with --verify 0")
         return True
 
     def counterparts(self, run: DryRun, node: Node) -> list[Node]:
-        """The same call under earlier codes, the newest first."""
-        alike = [pair for pair in run.stored(node).others(node) if pair[0].arguments == node.arguments]
-        newest = sorted(alike, key=lambda pair: pair[1].time, reverse=True)
+        """The same call under earlier versions of the code, newest first."""
+        same_call = [pair for pair in run.stored(node).others(node) if pair[0].arguments == node.arguments]
+        newest = sorted(same_call, key=lambda pair: pair[1].time, reverse=True)
         return list({other.code: other for other, _ in newest}.values())
 
     def heard(self, run: DryRun, event: StepEvent) -> None:

@@ -21,10 +21,10 @@ from ..stores import Store
 
 
 class Rehearsal(NamedTuple):
-    """What came of the dry run of a script.
+    """The result of a dry run of a script.
 
-    `elsewhere` are the steps reused in processes that the script started, with the seconds saved; `stop` is the first step that
-    would have run; `end` says why the script did not come to its end, unless that was enough.
+    `elsewhere` lists the steps reused in processes that the script started, with the seconds saved; `stop` is the first step that
+    would have run; `end` says why the script ended early, None if it finished or did all that was needed.
     """
 
     runs: list[DryRun]
@@ -33,24 +33,24 @@ class Rehearsal(NamedTuple):
     end: str | None
 
     def check(self, run_id: str, script: str, store: Store | None = None) -> None:
-        """UsageError if the script does not open that run (there)."""
-        places = [run.store.url for run in self.runs if run.id == run_id]
-        if not places:
+        """Raise UsageError unless the script opens this run (in this store)."""
+        urls = [run.store.url for run in self.runs if run.id == run_id]
+        if not urls:
             runs = ", ".join(sorted({run.id for run in self.runs if run.id})) or "none"
             why = f" ({self.end})" if self.end else ""
             raise UsageError(f"{script} does not open the run {run_id}; it opens: {runs}{why}")
-        if store is not None and store.url not in places:
-            raise UsageError(f"{script} opens the run {run_id} in another store: {places[0]}, not {store.url}")
+        if store is not None and store.url not in urls:
+            raise UsageError(f"{script} opens the run {run_id} in another store: {urls[0]}, not {store.url}")
 
 
 def rehearse(script: str, arguments: Sequence[str], policy: StepPolicy) -> Rehearsal:
-    """Run the script, or with "-m" the module that its first argument names, as a dry run."""
+    """Run the script as a dry run. With "-m" as script, the first argument is the name of a module."""
     with tempfile.NamedTemporaryFile(prefix="oncemore-") as notes:
         look, threads = Look(notes.name, policy, os.getpid()), threading.enumerate()
-        with _printing_aside(), _in_force(look), _as_main(script, arguments) as main:
+        with _output_to_stderr(), _activated(look), _as_main(script, arguments) as main:
             end = _run(main)
-            _wait_for_others_than(threads)
-        stop = next((WouldRun(*fact) for fact in look.noted("would run")), None)
+            _join_threads_except(threads)
+        stop = next((WouldRun(*fields) for fields in look.noted("would run")), None)
         over = next(look.noted("enough"), None)
         if stop is not None:
             end = str(stop)
@@ -60,20 +60,20 @@ def rehearse(script: str, arguments: Sequence[str], policy: StepPolicy) -> Rehea
 
 
 def _run(main: Callable[[], object]) -> str | None:
-    """How the script failed. That it was stopped is known from the notes, whatever it made of that."""
+    """Run the script and return how it failed, None if it did not. Being stopped is noted elsewhere, even if it is caught."""
     try:
         main()
     except KeyboardInterrupt:
         raise
     except SystemExit as end:
         return f"the script ended with exit code {end.code}" if end.code else None
-    except BaseException as error:  # in a group, where there are tasks
+    except BaseException as error:  # with tasks, an exception group
         return f"the script failed: {type(error).__name__}: {error}"
     return None
 
 
-def _wait_for_others_than(known: list[threading.Thread]) -> None:
-    """As Python does at its end: the script's threads may still come to a step. Those of pools wait for work for ever."""
+def _join_threads_except(known: list[threading.Thread]) -> None:
+    """Join the script's threads, as Python does at exit, because they may still reach a step. Idle pool threads never end."""
     for thread in threading.enumerate():
         if not (thread.daemon or thread in known or thread in pools._threads_queues):
             thread.join()
@@ -81,7 +81,7 @@ def _wait_for_others_than(known: list[threading.Thread]) -> None:
 
 @contextlib.contextmanager
 def _as_main(script: str, arguments: Sequence[str]) -> Generator[Callable[[], object], None, None]:
-    """What runs the script. Arguments, search path, folder and environment are afterwards what they were."""
+    """Yield a function that runs the script. Restores arguments, search path, directory and environment afterwards."""
     argv, path, folder, environment = sys.argv, sys.path[:], os.getcwd(), dict(os.environ)
     os.environ.pop("ONCEMORE_DISABLE", None)
     try:
@@ -106,17 +106,17 @@ def _as_main(script: str, arguments: Sequence[str]) -> Generator[Callable[[], ob
 def _is_module(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # nor the package that it would be in
+    except ModuleNotFoundError:  # its package does not exist, either
         return False
 
 
 @contextlib.contextmanager
-def _in_force(look: Look) -> Generator[None, None, None]:
-    """Make it a dry run, in this process and those that it starts."""
+def _activated(look: Look) -> Generator[None, None, None]:
+    """Turn on the dry run, in this process and those that it starts."""
     before, hook = current.rehearsal, threading.excepthook
 
     def print_failure(failed: threading.ExceptHookArgs) -> None:
-        if not issubclass(failed.exc_type, Stop):  # that is for us, not for the user
+        if not issubclass(failed.exc_type, Stop):  # internal to dry runs
             hook(failed)
 
     current.rehearsal, threading.excepthook, os.environ[LOOK] = look, print_failure, look.notes
@@ -129,8 +129,8 @@ def _in_force(look: Look) -> Generator[None, None, None]:
 
 
 @contextlib.contextmanager
-def _printing_aside() -> Generator[None, None, None]:
-    """What the script and its processes print goes to standard error: standard output is for what is found."""
+def _output_to_stderr() -> Generator[None, None, None]:
+    """Redirect output of the script and its processes to standard error; standard output is for the results."""
     sys.stdout.flush()
     out = os.dup(1)
     os.dup2(2, 1)

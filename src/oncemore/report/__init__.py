@@ -1,1 +1,1 @@
-"""What people see of a run."""
+"""Progress reports of runs."""

@@ -1,9 +1,9 @@
-"""What a person sees of a run: a line when it opens, one for each step, one at the end.
+"""The progress report of a run: a line when it opens, one for each step, one at the end.
 
-The lines go to standard error if that is a terminal. `ONCEMORE_LOG` says otherwise: `stderr` (plain lines, terminal or not),
-the path of a file (plain lines are appended), `quiet`. A step has one line, however many nodes it has. It is printed when
-another step's turn comes; a step that has its turn again later gets a second line when the scope ends, with all that it did.
-On a terminal, if rich is installed, a live line at the bottom shows what runs and what is not printed yet.
+The lines go to standard error if that is a terminal. `ONCEMORE_LOG` changes that: `stderr` (plain lines, terminal or not), the
+path of a file (plain lines are appended) or `quiet`. A step has one line, however many nodes it has, which is printed when
+another step begins. If the step continues later, it gets a second line with its totals when the scope ends. On a terminal, if
+rich is installed, a live line at the bottom shows what is running and what is not printed yet.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from ..session import Session
 
-_ASKED_FOR = ("refreshed", "ONCEMORE_REFRESH")  # reasons that nobody needs explained
-_LARGE = 1_000_000  # bytes; the size of less is of no interest
+_ASKED_FOR = ("refreshed", "ONCEMORE_REFRESH")  # reasons that need no explanation
+_LARGE = 1_000_000  # bytes; smaller sizes are not shown
 _ASCII = str.maketrans({"●": "*", "✓": "+", "✗": "x", "←": "<-", "→": "->", "·": "-"})
 _STYLES = {
     r"^[●✓]|(\b\d+ )?\bran\b": "green",
@@ -45,15 +45,15 @@ _STYLES = {
     r"← .*|not kept$": "yellow",
 }
 _process = os.getpid()
-_lock = threading.RLock()  # for all reports; a signal handler or a finalizer that prints takes it again
+_lock = threading.RLock()  # for all reports; reentrant, because signal handlers and finalizers may print
 _open: list[Report] = []
 _terminal: Terminal | None = None
 
 
 def open_report(run: Session, *, origin: str, default: bool) -> Report | None:
-    """Tell of a run that has just been opened, and go on telling; None if nobody wants to hear.
+    """Report that a run was opened, and return its report; None if no report is wanted.
 
-    `origin` is what its id was derived from, `default` says whether its store is the default store.
+    `origin` is what the run's id was derived from; `default` is True if its store is the default store.
     """
     lines = _lines()
     if lines is None:
@@ -66,7 +66,7 @@ def open_report(run: Session, *, origin: str, default: bool) -> Report | None:
         for other in _open:
             other.settle()
         about = ", ".join(["resumed"] * run.resumed + [f"from {origin}"] * bool(origin))
-        lines.line(f"● run {run.id}" + f" ({about})" * bool(about) + f"  store {_place(run.store.url)}")
+        lines.line(f"● run {run.id}" + f" ({about})" * bool(about) + f"  store {_shown_url(run.store.url)}")
         report = Report(run, lines, default)
         _open.append(report)
         run.on(events.StepEvent, report.notify)
@@ -77,24 +77,25 @@ def open_report(run: Session, *, origin: str, default: bool) -> Report | None:
 
 
 def _lines() -> Lines | None:
-    """Where the environment wants the lines."""
+    """The destination of the lines, from ONCEMORE_LOG; None for no report."""
     global _terminal
-    wanted = os.environ.get("ONCEMORE_LOG", "")
+    setting = os.environ.get("ONCEMORE_LOG", "")
     stream: Any = sys.stderr
-    while hasattr(stream, "__wrapped__"):  # what a step prints is listened to: ours is not the step's
+    while hasattr(stream, "__wrapped__"):  # unwrap capturing streams: the report is not a step's output
         stream = stream.__wrapped__
-    if wanted == "quiet" or (wanted == "" and not is_terminal(stream)) or (wanted == "stderr" and stream is None):
+    if setting == "quiet" or (setting == "" and not is_terminal(stream)) or (setting == "stderr" and stream is None):
         return None
-    if wanted not in ("", "stderr"):
+    if setting not in ("", "stderr"):
         try:
-            return Lines(open(wanted, "a", encoding="utf-8"), owned=True)
+            return Lines(open(setting, "a", encoding="utf-8"), owned=True)
         except OSError as error:
-            warn(f"ONCEMORE_LOG: {wanted} cannot be written: {error}")
+            warn(f"ONCEMORE_LOG: {setting} cannot be written: {error}. Nothing is reported; set it to another path")
             return None
-    family = loaded("multiprocessing")
-    child = os.getpid() != _process or (family is not None and family.parent_process() is not None)
+    multiprocessing = loaded("multiprocessing")
+    is_child = multiprocessing is not None and multiprocessing.parent_process() is not None
+    child = os.getpid() != _process or is_child
     dumb = type(stream) is not io.TextIOWrapper or os.environ.get("TERM", "dumb") in ("dumb", "unknown")
-    if wanted == "stderr" or child or dumb:
+    if setting == "stderr" or child or dumb:
         return Lines(stream)
     with _lock:
         if _terminal is None or _terminal.stream is not stream or _terminal.broken:
@@ -106,7 +107,7 @@ def _lines() -> Lines | None:
 
 
 class Lines:
-    """Plain lines to a stream. One that cannot be written to harms nobody: nothing more is tried."""
+    """Plain lines to a stream. After a failed write, nothing more is written; the script is not disturbed."""
 
     def __init__(self, stream: Any, *, owned: bool = False) -> None:
         self.stream: Any = stream
@@ -114,7 +115,7 @@ class Lines:
         self._ascii = "●".encode(getattr(stream, "encoding", None) or "ascii", "replace") == b"?"
 
     def changed(self) -> None:
-        """There is something new for a live line."""
+        """Called when the live line may have changed. Plain lines have none."""
 
     def line(self, text: str) -> None:
         self._try(lambda: self._put(self._clean(text)))
@@ -128,24 +129,24 @@ class Lines:
         self.stream.flush()
 
     def _try(self, action: Callable[[], object]) -> None:
-        if not self.broken and os.getpid() == self._process:  # a forked child says nothing of its parent's runs
+        if not self.broken and os.getpid() == self._process:  # a forked child does not report on its parent's runs
             try:
                 action()
-            except Exception:  # a broken pipe, a closed file, whatever stands in for a stream
+            except Exception:  # a broken pipe, a closed file, any error of a replaced stream
                 self.broken = True
 
     def _clean(self, text: str) -> str:
-        """One line that does nothing to a terminal but be shown."""
-        known = text.rstrip().translate(_ASCII if self._ascii else {})
-        return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in known)
+        """The text as one line without control characters."""
+        encodable = text.rstrip().translate(_ASCII if self._ascii else {})
+        return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in encodable)
 
 
 class Terminal(Lines):
     """A terminal that all reports of the process share, with a live line drawn by rich.
 
-    The live line gives way to whatever the script writes, and comes back when something happens to a step: prompts, debuggers
-    and progress bars have the terminal to themselves. Rich's own redirection would end each unfinished line, and keep
-    what a step prints from `capture_output`.
+    The live line disappears when the script writes something, and reappears when a step makes progress, so that prompts,
+    debuggers and progress bars have the terminal to themselves. Rich's own redirection is not used: it would break unfinished
+    lines and hide what a step prints from `capture_output`.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -158,63 +159,65 @@ class Terminal(Lines):
             console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
         self._shown = ""
-        self._heard: list[tuple[Any, str, Aside]] = []
-        self._wanted = self._watching = False
+        self._wrapped: list[tuple[Any, str, ScriptStream]] = []
+        self._visible = self._drawing = False
 
     def close(self) -> None:
         if any(report.lines is self for report in _open):
             return
         self.clear()
         with _Hook._guard:
-            for owner, name, aside in self._heard:
-                if getattr(owner, name) is aside:  # else somebody has put something over it, which goes on through it
-                    setattr(owner, name, aside.__wrapped__)
-            self._heard = []
+            for owner, name, wrapper in self._wrapped:
+                if (
+                    getattr(owner, name) is wrapper
+                ):  # else it was replaced, and the replacement may still use our wrapper
+                    setattr(owner, name, wrapper.__wrapped__)
+            self._wrapped = []
 
     def clear(self) -> None:
-        """Somebody else is about to write: no live line until something changes."""
+        """Remove the live line until a step makes progress, because something else is about to write."""
         with _lock:
-            self._wanted = False
+            self._visible = False
             self._try(self._live.stop)
 
     def changed(self) -> None:
-        if not self._heard:
-            self._listen()
-        self._wanted = bool(self._heard)
-        if self._wanted and not self._watching:
-            self._watching = True
-            self._try(threading.Thread(target=self._watch, name="oncemore-live", daemon=True).start)
+        if not self._wrapped:
+            self._wrap_streams()
+        self._visible = bool(self._wrapped)
+        if self._visible and not self._drawing:
+            self._drawing = True
+            self._try(threading.Thread(target=self._draw_repeatedly, name="oncemore-live", daemon=True).start)
 
-    def _listen(self) -> None:
-        """Hear of what the script writes. If somebody has replaced its streams, there is no live line."""
-        with _Hook._guard:  # other threads may begin to listen for `capture_output`
-            if not {type(sys.stdout), type(sys.stderr)} <= {io.TextIOWrapper, Aside, type(None)}:
+    def _wrap_streams(self) -> None:
+        """Wrap the script's output streams. If they were replaced already, there is no live line."""
+        with _Hook._guard:  # other threads may be installing `capture_output`
+            if not {type(sys.stdout), type(sys.stderr)} <= {io.TextIOWrapper, ScriptStream, type(None)}:
                 return
             handlers = (each for each in logging.getLogger().handlers if isinstance(each, logging.StreamHandler))
             for owner, name in ((sys, "stdout"), (sys, "stderr"), *((each, "stream") for each in handlers)):
                 stream = getattr(owner, name)
                 if type(stream) is io.TextIOWrapper and is_terminal(stream):
-                    self._heard.append((owner, name, _aside(stream)))
-                    setattr(owner, name, _aside(stream))
+                    self._wrapped.append((owner, name, _script_stream(stream)))
+                    setattr(owner, name, _script_stream(stream))
 
-    def _watch(self) -> None:
-        while self._watching:
+    def _draw_repeatedly(self) -> None:
+        while self._drawing:
             time.sleep(0.1)
             with _lock:
-                if self._wanted:
+                if self._visible:
                     self._try(self._draw)
-                self._watching = bool(self._heard)
+                self._drawing = bool(self._wrapped)
 
     def _draw(self) -> None:
         now = "".join(report.now() for report in _open if report.lines is self)
         if now == self._shown and self._live.is_started:
             return
         self._shown, text = now, self._styled(self._clean(now))
-        # It fills its row, and the cursor stays at the end: what a child process prints begins on the next row.
+        # It fills its row and the cursor stays at the end, so that output of a child process begins on the next row.
         text.pad_right(self._console.width - text.cell_len)
         if not self._live.is_started:
             self._start_row()
-        with self._console:  # all at once: if the process is killed, the cursor is not lost
+        with self._console:  # in one write, so that a killed process does not leave the cursor hidden
             self._live.start()
             self._live.update(text, refresh=True)
             self._console.show_cursor(True)
@@ -226,13 +229,13 @@ class Terminal(Lines):
         self._console.print(styled)
 
     def _start_row(self) -> None:
-        """Go to the beginning of an empty row: these blanks wrap only if something stands to the left of them."""
+        """Go to the start of an empty row: these spaces wrap only if the row is not empty."""
         self.stream.write(" " * (self._console.width - 1) + "\r")
 
     def _styled(self, plain: str) -> Text:
         from rich.text import Text
 
-        self._console.width = os.get_terminal_size(self.stream.fileno()).columns or 80  # whatever COLUMNS says
+        self._console.width = os.get_terminal_size(self.stream.fileno()).columns or 80  # regardless of COLUMNS
         text = Text(plain, no_wrap=True)
         for regex, style in _STYLES.items():
             text.highlight_regex(regex, style)
@@ -240,23 +243,24 @@ class Terminal(Lines):
         return text
 
 
-class Aside:
-    """Stands in for a stream of the script. Before the stream is used, the live line is taken away."""
+class ScriptStream:
+    """Wraps an output stream of the script. Removes the live line before the stream is used."""
 
     def __init__(self, stream: Any) -> None:
         self.__wrapped__ = stream
 
     def __getattr__(self, name: str) -> Any:
-        if _terminal is not None and not name.startswith("__"):  # which is looked at, not used
+        if _terminal is not None and not name.startswith("__"):  # special attributes are inspected, not used
             _terminal.clear()
         return getattr(self.__wrapped__, name)
 
 
-_aside = cache(Aside)  # for good: `print` in another thread may still use it when it is no longer in its place
+# Never discarded: `print` in another thread may still use a wrapper after the stream was unwrapped.
+_script_stream = cache(ScriptStream)
 
 
 def _before_fork() -> None:
-    _lock.acquire()  # so that nobody draws meanwhile, and the child can take the lock
+    _lock.acquire()  # nothing is drawn meanwhile, and the child can acquire the lock
     if _terminal is not None:
         _terminal.clear()
 
@@ -264,29 +268,29 @@ def _before_fork() -> None:
 os.register_at_fork(before=_before_fork, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
-# -- what they say
+# -- what the lines say
 
 
 @dataclass(eq=False)
 class Line:
-    """What one step did in this scope, or one map of a step over items."""
+    """The totals of one step in this scope, or of one map of a step over items."""
 
     name: str
-    total: int = 0  # the items of a map, and how many of them are through
-    done: int = 0
-    counts: Counter[str] = field(default_factory=Counter[str])  # nodes by what became of them
+    total: int = 0  # items of a map
+    done: int = 0  # items of a map that are finished
+    counts: Counter[str] = field(default_factory=Counter[str])  # nodes by outcome
     running: int = 0
-    since: float = 0.0  # when the first of those that are running began
+    since: float = 0.0  # when the first of the running nodes began
     seconds: float = 0.0
     saved: float = 0.0
     raw: int = 0
     stored: int = 0
-    error: str = ""  # what is to be said about the last node that failed
-    why: str = ""  # and about the last that ran though there was a checkpoint
+    error: str = ""  # about the last node that failed
+    why: str = ""  # why the last node ran although there was a checkpoint
     printed: str = ""
 
     def text(self) -> str:
-        """All but the name."""
+        """The line without the name."""
         one = self.counts.total() == 1 and not self.total
         words = [f"{self.done}/{self.total}"] * bool(self.total)
         for word in ("reused", "ran", "failed", "interrupted"):
@@ -303,49 +307,49 @@ class Line:
 
 
 class Report:
-    """Tells people of one run, from when its scope opens until it is left."""
+    """The report on one run, from the opening of its scope to its end."""
 
     def __init__(self, run: Session, lines: Lines, default: bool) -> None:
         self._run, self.lines, self._default = run, lines, default
         self._every: list[Line] = []
         self._steps: dict[str, Line] = {}
-        self._maps: list[tuple[str, Line]] = []  # those under way
-        self._turns: list[str] = []  # of loops
+        self._maps: list[tuple[str, Line]] = []  # step and line of those in progress
+        self._turns: list[str] = []  # current iterations of loops
         self._current: Line | None = None
-        self._failures: set[str] = set()  # errors that the line of a step tells
-        self._explain = ""  # what `oncemore why` could tell more of
+        self._failures: set[str] = set()  # errors already shown in the line of a step
+        self._explain = ""  # the node or step for the suggested `oncemore why`
         self._unkept = 0
 
-    def notify(self, fact: events.StepEvent) -> None:
+    def notify(self, event: events.StepEvent) -> None:
         with _lock:
-            line = self._line(fact.step)
-            if isinstance(fact, events.StepStarted):
+            line = self._line(event.step)
+            if isinstance(event, events.StepStarted):
                 if not line.running:
                     line.since = time.monotonic()
                 line.running += 1
                 if line is not self._current:
                     self.settle()
                 self.lines.changed()
-            elif isinstance(fact, events.StepCompleted):
-                line.raw += fact.raw_bytes
-                line.stored += fact.stored_bytes
-                if fact.reason != NEW:
-                    damaged = fact.reason.startswith("entry damaged")  # a warning said how
-                    line.why = f"  ← {'entry damaged' if damaged else fact.reason}"
-                    if fact.reason not in _ASKED_FOR:
-                        self._explain = fact.node if line.counts else fact.step
-                self._ended(line, "ran", fact.seconds)
-            elif isinstance(fact, events.StepNotKept):
+            elif isinstance(event, events.StepCompleted):
+                line.raw += event.raw_bytes
+                line.stored += event.stored_bytes
+                if event.reason != NEW:
+                    damaged = event.reason.startswith("entry damaged")  # a warning gave the details
+                    line.why = f"  ← {'entry damaged' if damaged else event.reason}"
+                    if event.reason not in _ASKED_FOR:
+                        self._explain = event.node if line.counts else event.step
+                self._ended(line, "ran", event.seconds)
+            elif isinstance(event, events.StepNotKept):
                 self._unkept += 1
                 line.why = "  not kept"
-                self._ended(line, "ran", fact.seconds)
-            elif isinstance(fact, events.StepFailed):
-                self._failures.add(fact.error)
-                line.error = f"  {fact.error}" + ("" if line.total else "  → fix it and run again")
-                self._ended(line, "failed", fact.seconds)
+                self._ended(line, "ran", event.seconds)
+            elif isinstance(event, events.StepFailed):
+                self._failures.add(event.error)
+                line.error = f"  {event.error}" + ("" if line.total else "  → fix it and run again")
+                self._ended(line, "failed", event.seconds)
 
     def interrupted(self, step: str, seconds: float) -> None:
-        """A node was stopped from outside: Ctrl-C, cancellation."""
+        """A node was interrupted by Ctrl-C or cancellation."""
         with _lock:
             self._ended(self._line(step), "interrupted", seconds)
 
@@ -359,12 +363,12 @@ class Report:
     def _ended(self, line: Line, how: str, seconds: float) -> None:
         line.counts[how] += 1
         line.seconds += seconds
-        line.running = max(0, line.running - 1)  # a generator does not say when it begins
+        line.running = max(0, line.running - 1)  # a generator does not report its start
         self._changed(line)
 
     @contextmanager
     def progress(self, name: str, step: str, total: int) -> Generator[Callable[[], None], None, None]:
-        """A map of `step` over so many items has a line of its own; what is yielded is called for each that is through."""
+        """Give a map of `step` over `total` items its own line. Yields a function to be called for each finished item."""
         line = Line(name, total)
 
         def advance() -> None:
@@ -385,7 +389,7 @@ class Report:
 
     @contextmanager
     def turn(self, name: str, number: int, total: int) -> Generator[None, None, None]:
-        """A turn of a loop. Only the live line shows it."""
+        """Show an iteration of a loop, only in the live line."""
         text = f"  {name} {number}" + f"/{total}" * bool(total)
         with _lock:
             self._turns.append(text)
@@ -412,7 +416,7 @@ class Report:
         self.lines.changed()
 
     def settle(self) -> None:
-        """The current line's turn is over. It is printed, if it is the step's first."""
+        """End the current line, and print it unless the step already has a printed line."""
         line, self._current = self._current, None
         if line is not None and not line.printed:
             self._print(line)
@@ -426,7 +430,7 @@ class Report:
         return f"  {line.name:<{width}}  {line.text()}"
 
     def now(self) -> str:
-        """The turns of loops, and the lines of what is running or not printed yet."""
+        """The text of the live line: iterations of loops, and steps that are running or not printed yet."""
         shown = "".join(self._turns)
         for line in self._every:
             if line.running or line is self._current:
@@ -461,7 +465,7 @@ class Report:
             if f"{type(error).__name__}: {error}" not in self._failures:
                 parts.append("fix it and run again")
         if interrupted:
-            parts.append("run again to go on")
+            parts.append("run again to continue")
         if self._explain:
             where = [] if self._default else ["--store", run.store.url]
             parts.append(f"`{shlex.join(['oncemore', 'why', run.id, self._explain, *where])}`")
@@ -471,8 +475,8 @@ class Report:
 # -- text
 
 
-def _place(url: str) -> str:
-    """A store's URL for people: a path if it is one, seen from here if it is below; never a password."""
+def _shown_url(url: str) -> str:
+    """A store's URL without passwords; for a directory its path, relative if it is inside the current one."""
     scheme, _, rest = url.partition("://")
     if scheme == "disk":
         path, here = unquote(rest.partition("?")[0]), os.getcwd()

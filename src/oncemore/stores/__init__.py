@@ -1,11 +1,11 @@
 """The store contract: bytes under text keys, in key order. A store knows nothing of runs, pickles or Python.
 
-A few methods, small enough for a database, a key-value server or an object store. Nothing in the contract needs a
-local file or a scan of everything. `oncemore.testing.StoreContract` is the conformance suite: a new store passes it by
-naming itself, and is opened by URL once its package registers the scheme in the entry-point group `oncemore.stores`.
+The contract has few methods, and a database, a key-value server or an object store can implement it: nothing in it needs
+local files or a full scan. `oncemore.testing.StoreContract` is the conformance suite. A store can be opened by URL once its
+package registers the scheme in the entry-point group `oncemore.stores`.
 
-Keys are text of at most 1,024 bytes in UTF-8; another is a UsageError. Errors of drivers do not leave a store: they become
-StoreError, StoreUnavailable (busy or out of reach now), StoreDamaged or UsageError, raised from the original.
+Keys are text of at most 1,024 bytes in UTF-8; others raise UsageError. A store does not let errors of its driver escape: it
+raises StoreError, StoreUnavailable (temporarily busy or unreachable), StoreDamaged or UsageError from the original error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .repair import Salvaged
 
 Bytes = bytes | bytearray | memoryview
-Frames = Sequence[Bytes]  # one entry's bytes in pieces, so that large buffers are written without being joined
+Frames = Sequence[Bytes]  # an entry's bytes in pieces, so that large buffers need not be joined
 
 
 class Hold(Protocol):
@@ -31,35 +31,35 @@ class Hold(Protocol):
 
     @property
     def entry(self) -> Bytes | None:
-        """What stood under the key, read after it was taken: what an earlier holder committed is there.
+        """The entry under the key, read after the key was acquired, so that it includes an earlier holder's commit.
 
-        None if there was nothing, or if it could not be read: a damaged entry does not keep anyone from computing it
-        anew. `get` tells which.
+        None if there is no entry, or if it can't be read: a damaged entry must not prevent computing the value again.
+        `get` tells the two apart.
         """
         ...
 
     def release(self) -> None:
-        """Let go. A second time: no effect."""
+        """Release the key. Calling it again has no effect."""
         ...
 
 
 @runtime_checkable
 class Store(Protocol):
-    """Keeps bytes under keys."""
+    """Stores bytes under keys."""
 
     @property
     def url(self) -> str:
-        """What `open_store` takes to open this store again, in this or another process."""
+        """The URL with which `open_store` opens this store, in this or another process."""
         ...
 
     def get(self, key: str) -> Bytes | None:
-        """The bytes under `key`, or None. A large entry comes as a writable buffer that the caller owns."""
+        """The bytes under `key`, or None. A large entry is returned as a writable buffer that the caller owns."""
         ...
 
     def get_many(self, keys: Collection[str], *, most: int | None = None) -> dict[str, Bytes | None]:
-        """Those of the entries that there are, by key, in a few round trips.
+        """The entries that exist under `keys`, by key, in a few round trips.
 
-        An entry of more than `most` bytes comes as None, and so does a damaged one: `get` tells.
+        The value is None for an entry of more than `most` bytes, and for a damaged one; `get` tells the two apart.
         """
         ...
 
@@ -68,8 +68,8 @@ class Store(Protocol):
     ) -> Iterator[tuple[str, Bytes | None]]:
         """The entries whose keys start with `prefix` and are greater than `after`, in key order, at most `limit`.
 
-        An entry of more than `most` bytes comes as None, and so does a damaged one: `get` tells. Reads only the rows
-        that it yields, a page at a time, so that what others commit meanwhile may or may not be seen.
+        The value is None for an entry of more than `most` bytes, and for a damaged one; `get` tells the two apart. Entries
+        are read a page at a time, so that concurrent commits may or may not be seen.
         """
         ...
 
@@ -82,76 +82,76 @@ class Store(Protocol):
         expect: Mapping[str, Bytes | None] = {},
         under: Hold | None = None,
     ) -> bool:
-        """Apply all of it in one transaction, or nothing.
+        """Apply all changes in one transaction, or none.
 
-        `append` adds entries to logs: each gets the key `log + 16 hex digits`, one above the log's highest, no gaps.
-        `expect`: unless each of these keys holds exactly these bytes now (None: is absent), nothing happens and False
-        comes back. When True comes back, the change survives the death of this process.
+        `append` adds entries to logs: each gets the key `log + 16 hex digits`, numbered on from the log's last entry
+        without gaps. `expect` is a precondition: unless each of these keys now holds exactly these bytes (None: no entry),
+        nothing is changed and the result is False. Once it returns True, the changes survive the death of this process.
 
-        `under` is a hold of this store that the change depends on. If it is gone (released, or taken over by another),
-        HoldLost is raised and nothing is written: a stale owner never replaces what a newer one wrote. Otherwise it is
-        released together with the commit. It stays held when False comes back or an error is raised.
+        `under` is a hold of this store that the changes depend on. If it was lost (released, or acquired by another),
+        HoldLost is raised and nothing is written, so that a stale holder never overwrites what a newer one wrote. A
+        successful commit releases it; it stays held if the result is False or an error is raised.
         """
         ...
 
     def hold(self, key: str) -> Hold | None:
-        """Hold `key` against other processes and machines, or None while another holds it. Never waits.
+        """Acquire `key` against other processes and machines; None if another holds it. Never waits.
 
-        Threads of one process are told apart by the caller. A holder that dies lets go at once.
+        The caller coordinates the threads of its own process. When a holder's process dies, the key is free at once.
         """
         ...
 
     def held(self, keys: Collection[str]) -> set[str]:
-        """Those of the keys that somebody holds, this process included. Takes none of them, so that nobody is refused."""
+        """The keys among `keys` that are held, by this process or another. Acquires none, so that no other is refused."""
         ...
 
     def close(self) -> None:
-        """Let go of connections. A later call opens them again."""
+        """Close connections. A later call opens them again."""
         ...
 
 
-GROUP = "oncemore.stores"  # the entry points of other packages: `scheme = module:opener`
+GROUP = "oncemore.stores"  # entry points of other packages: `scheme = module:function`
 _SCHEMES = {  # imported when first used
     "disk": "oncemore.stores.disk:open_url",
     "memory": "oncemore.stores.memory:open_url",
 }
 _PLANNED = ("postgres", "postgresql", "redis", "rediss", "s3", "gs", "az")
-_SCHEME = r"([A-Za-z][A-Za-z0-9+.-]+):"  # two characters or more: `C:` is a drive
+_SCHEME = r"([A-Za-z][A-Za-z0-9+.-]+):"  # at least two characters, because `C:` is a drive
 
 
 def open_store(target: str | os.PathLike[str] | Store) -> Store:
-    """The store at a path or URL; the same one for the same place in this process. A `Store` is returned as it is.
+    """Open the store at a path or URL. Opening the same one again in this process returns the same object.
 
     `./.oncemore`, `~/runs` and `Path(...)` are directories, as are `disk:///abs/path?durable=power` and
-    `disk:relative/path`; `memory://name` lives as long as the process. Other packages register schemes of their own in
-    the entry-point group `oncemore.stores`.
+    `disk:relative/path`; `memory://name` lives as long as the process. Other packages can register schemes in the
+    entry-point group `oncemore.stores`. A `Store` is returned unchanged.
     """
     if not isinstance(target, (str, os.PathLike)):
-        return _checked(target)
-    module, opener, url = _found(target)
+        return _require_store(target)
+    module, opener, url = _resolve(target)
     return cast("Callable[[str], Store]", getattr(import_module(module), opener))(url)
 
 
-def _checked(store: Store) -> Store:
+def _require_store(store: Store) -> Store:
     if not isinstance(store, Store):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"a store is a path, a URL or a Store, not {store!r}")
+        raise TypeError(f"a store must be a path, a URL or a Store, not {store!r}")
     return store
 
 
 def default_target() -> str:
-    """The path or URL of the store that is meant if none is named."""
+    """The path or URL of the default store."""
     return os.environ.get("ONCEMORE_STORE") or "./.oncemore"
 
 
 def store_exists(target: str | os.PathLike[str] | Store) -> bool:
-    """Whether there is a store at a path or URL by now: `open_store` would make one where there is none. Makes nothing.
+    """Whether a store exists at a path or URL. Unlike `open_store`, it does not create one.
 
-    Asks `exists(url)` of the module that opens the scheme; without such a function a store is taken to exist.
+    Calls `exists(url)` of the scheme's module; if there is no such function, the store is assumed to exist.
     """
     if not isinstance(target, (str, os.PathLike)):
-        _checked(target)
+        _require_store(target)
         return True
-    module, _, url = _found(target)
+    module, _, url = _resolve(target)
     exists: Callable[[str], bool] | None = getattr(import_module(module), "exists", None)
     return exists is None or exists(url)
 
@@ -161,70 +161,70 @@ def repair_store(
     sound: Callable[[str, Bytes], bool],
     missing: Callable[[Mapping[str, Bytes]], Mapping[str, int]],
 ) -> Salvaged:
-    """Repair the store at a path or URL, as its module's `repair(url, sound, missing)` does; see `repair.repair`."""
-    module, _, url = _found(target)
+    """Repair the store at a path or URL with `repair(url, sound, missing)` of its module; see `repair.repair`."""
+    module, _, url = _resolve(target)
     repair: Callable[..., Salvaged] | None = getattr(import_module(module), "repair", None)
     if repair is None:
-        raise UsageError(f"{url} has no file that could be damaged: only stores on disk are repaired")
+        raise UsageError(f"cannot repair {url}: only stores on disk can be repaired")
     return repair(url, sound, missing)
 
 
-def _found(target: str | os.PathLike[str]) -> tuple[str, str, str]:
-    """The module of the store at a path or URL, the name of its opener, and the URL."""
-    found = re.match(_SCHEME, target) if isinstance(target, str) and ":" in target else None
-    if found is None:
+def _resolve(target: str | os.PathLike[str]) -> tuple[str, str, str]:
+    """The module and function that open the store at a path or URL, and its URL."""
+    match = re.match(_SCHEME, target) if isinstance(target, str) and ":" in target else None
+    if match is None:
         return *_opener("disk"), _disk_url(os.fspath(target))
-    return *_opener(found[1].lower()), cast(str, target)
+    return *_opener(match[1].lower()), cast(str, target)
 
 
 def _disk_url(path: str) -> str:
     if not path or "\0" in path:
-        raise UsageError(f"{path!r} is not the path of a store")
+        raise UsageError(f"{path!r} is not a valid path for a store")
     absolute = os.path.abspath(os.path.expanduser(path))
-    return "disk:///" + quote(os.fsencode(absolute.lstrip("/")))  # as bytes: a path need not be valid text
+    return "disk:///" + quote(os.fsencode(absolute.lstrip("/")))  # as bytes, because a path need not be valid text
 
 
 def _opener(scheme: str) -> tuple[str, str]:
-    """The module and the name of the function that opens the URLs of a scheme."""
+    """The module and the function that open the URLs of a scheme."""
     target = _SCHEMES.get(scheme) or _registered().get(scheme)
     if target is None:
         known = ", ".join(f"{name}:" for name in {**_SCHEMES, **_registered()})
         if scheme in _PLANNED:
-            raise UsageError(f"{scheme}: stores are not in this version; known are {known} and plain paths")
-        raise UsageError(f"{scheme}: is no known kind of store; known are {known} (a path: write ./{scheme}:...)")
+            raise UsageError(f"{scheme}: stores are not supported in this version; use {known} or a plain path")
+        raise UsageError(f"unknown kind of store {scheme}: (known: {known}). For a path, write ./{scheme}:...")
     module, _, name = target.partition(":")
     return module, name
 
 
 def _registered() -> dict[str, str]:
-    """The schemes of other packages."""
-    from importlib.metadata import entry_points  # not loaded for our own: it takes as long as a small run
+    """Schemes registered by other packages."""
+    from importlib.metadata import entry_points  # slow to import, and not needed for built-in schemes
 
-    return {found.name.lower(): found.value.replace(" ", "") for found in entry_points(group=GROUP)}
+    return {each.name.lower(): each.value.replace(" ", "") for each in entry_points(group=GROUP)}
 
 
-# -- keys: what the stores agree on. Their order is that of their characters, and a log is a range of them
+# -- keys, for all stores. They are ordered by their characters, and a log is a range of keys
 
-LONGEST = 1024  # bytes of a key in UTF-8; what object stores take
-LAST = (1 << 64) - 1  # the highest number of a log's entry
+LONGEST = 1024  # bytes of a key in UTF-8, the limit of object stores
+LAST = (1 << 64) - 1  # the highest possible number of a log entry
 
 
 def key_range(prefix: str, after: str = "") -> tuple[str, str | None]:
-    """The smallest key with `prefix` that is greater than `after`, and what is above all with it; None: nothing is."""
+    """The range [start, end) of the keys with `prefix` that are greater than `after`. End None: no upper limit."""
     start, stem = max(prefix, after + "\0") if after else prefix, prefix.rstrip("\U0010ffff")
     if not stem:
         return start, None
     following = ord(stem[-1]) + 1
-    return start, stem[:-1] + chr(0xE000 if following == 0xD800 else following)  # surrogates are no characters
+    return start, stem[:-1] + chr(0xE000 if following == 0xD800 else following)  # skip the surrogates
 
 
 def log_key(log: str, number: int) -> str:
-    """The key of a log's entry."""
+    """The key of an entry in a log."""
     return f"{log}{number:016x}"
 
 
 def last_number(log: str, keys: Iterable[str]) -> int:
-    """The number of a log's last entry, given the keys that start with it from the last on. Not all of them need be entries."""
+    """The number of a log's last entry, 0 if none. `keys` are those with its prefix, in descending order; others are skipped."""
     for key in keys:
         digits = key[len(log) :]
         if len(digits) == 16 and not digits.strip("0123456789abcdef"):
@@ -233,18 +233,18 @@ def last_number(log: str, keys: Iterable[str]) -> int:
 
 
 def checked(key: str) -> str:
-    """The key, if a store can have it."""
+    """Return the key if it is valid, else raise UsageError."""
     try:
         size = len(key.encode()) if len(key) > LONGEST // 4 or not key.isascii() else 0
     except UnicodeEncodeError:
-        raise UsageError(f"the key {key!r} is not valid text") from None
+        raise UsageError(f"the key {key!r} cannot be encoded in UTF-8") from None
     if size > LONGEST:
-        raise UsageError(f"a key has at most {LONGEST} bytes, not {size}: {key[:40]!r}...")
+        raise UsageError(f"the key {key[:40]!r}... has {size} bytes; at most {LONGEST} are allowed")
     return key
 
 
 def check_change(put: Iterable[str], append: Iterable[str], delete: Iterable[str], expect: Iterable[str]) -> None:
-    """Raise UsageError unless all keys of a commit are keys."""
+    """Raise UsageError unless all keys of a commit are valid."""
     for keys in (put, delete, expect):
         for key in keys:
             checked(key)

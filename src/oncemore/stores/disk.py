@@ -1,7 +1,7 @@
-"""The store in a directory: a `diskcache.Cache`, with small entries in its SQLite database and large ones in its value files.
+"""The store in a directory: a `diskcache.Cache`, with small entries in its SQLite database and large ones in value files.
 
-The directory holds `cache.db` (with its journal), `00` to `ff` (value files), `cache.db-locks` and a `.gitignore`. Any number
-of threads and processes of one machine may use it at once. diskcache itself can open it: it finds every entry under its key.
+The directory contains `cache.db` (with its journal), `00` to `ff` (value files), `cache.db-locks` and a `.gitignore`. Any
+number of threads and processes on one machine can use it at once. diskcache itself can open it and read every entry by key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .repair import Missing, Salvaged, Sound
 from .repair import repair as repair_folder
 from .upkeep import Maintenance, maintain, orphans, shrink
 
-_ROWS = (  # the second column: is it small enough
+_ROWS = (  # the second column: whether the entry is small enough
     "SELECT key, max(size, coalesce(length(value), 0)) <= ?, mode, filename, CASE WHEN length(value) <= ? THEN value END"
     " FROM Cache WHERE raw = 1 AND "
 )
@@ -35,14 +35,14 @@ _ABOVE_TEXT = b""  # SQLite sorts every blob above every text
 
 
 class _Unexpected(Exception):
-    """Something else than expected is there: the transaction is undone."""
+    """The precondition of a commit does not hold; raised to roll back the transaction."""
 
 
 class DiskStore:
-    """Keeps bytes under keys in the directory `path`.
+    """A store in the directory `path`.
 
-    `durable="process"` survives the death of processes, `"power"` that of the machine (each commit waits for the
-    disk). On a network file system it refuses to work unless told to: locks do not hold there between machines.
+    With `durable="process"`, commits survive the death of the process; with `"power"`, also a power cut (each commit waits
+    for the disk). Refuses a network file system unless `allow_network_filesystem`: there, locks do not work between machines.
     """
 
     def __init__(
@@ -53,17 +53,17 @@ class DiskStore:
         allow_network_filesystem: bool = False,
     ) -> None:
         if durable not in _DURABLE:
-            raise UsageError(f"durable={durable!r} is unknown; known are 'process' and 'power'")
+            raise UsageError(f"unknown durable={durable!r}; use 'process' or 'power'")
         self.path = _real_path(path)
         kind = None if allow_network_filesystem else network_file_system(self.path)
         if kind is not None:
             raise StoreError(
-                f"the store {self.path} would be on a network file system ({kind}), where locks do not hold between "
-                f"machines: put it on a local disk, or add ?network=allow if only one machine uses it"
+                f"the store {self.path} is on a network file system ({kind}), where locks do not work between "
+                f"machines. Put it on a local disk, or add ?network=allow if only one machine uses it"
             )
         options = [f"durable={durable}"] * (durable != "process") + ["network=allow"] * allow_network_filesystem
         self.url = f"disk://{quote(os.fsencode(self.path))}" + ("?" + "&".join(options) if options else "")
-        # Named so that diskcache takes it for its own: `Cache.check` reports, and may remove, files it does not know.
+        # The name makes diskcache treat it as its own: `Cache.check` reports, and may remove, unknown files.
         self._locks = lock_file(os.path.join(self.path, f"{DBNAME}-locks"))
         self._cache = Cache(self.path, self._locks, durable=durable == "power")
 
@@ -81,18 +81,18 @@ class DiskStore:
                 problem: StoreError = error.args[0]
                 if not isinstance(problem, IntegrityError):
                     raise problem from error.__cause__
-                # Its file may have been removed since the row was read: then there is a newer row, or none.
+                # The file may have been removed since the row was read; then there is a newer row, or none. So try again.
                 if str(problem) == before:
                     raise IntegrityError(
-                        f"the entry {key!r} of the store {self.path} is damaged: {problem}"
+                        f"entry {key!r} of the store {self.path} is damaged: {problem}"
                     ) from error.__cause__
                 before = str(problem)
 
     def get_many(self, keys: Collection[str], *, most: int | None = None) -> dict[str, Bytes | None]:
         """See `Store.get_many`."""
         found: dict[str, Bytes | None] = {}
-        asked = iter(keys)
-        while chunk := [checked(key) for key in islice(asked, CHUNK)]:
+        remaining = iter(keys)
+        while chunk := [checked(key) for key in islice(remaining, CHUNK)]:
             found.update(self._values(self._rows(f"key IN ({','.join('?' * len(chunk))})", chunk, most)))
         return found
 
@@ -110,13 +110,13 @@ class DiskStore:
                 return
             start, remaining = rows[-1][0] + "\0", remaining - page
 
-    def _rows(self, which: str, given: Sequence[object], most: int | None) -> list[tuple[Any, ...]]:
-        """All rows of a query: a statement left open would keep its thread from committing."""
+    def _rows(self, condition: str, values: Sequence[object], most: int | None) -> list[tuple[Any, ...]]:
+        """All rows that match, fetched at once: an open statement would prevent this thread from committing."""
         most = sys.maxsize if most is None else most
-        return self._cache.use("read", lambda: self._cache._sql(_ROWS + which, (most, most, *given)).fetchall())
+        return self._cache.use("read", lambda: self._cache._sql(_ROWS + condition, (most, most, *values)).fetchall())
 
     def _values(self, rows: list[tuple[Any, ...]]) -> Iterator[tuple[str, Bytes | None]]:
-        """Keys and values; None for what is too large or damaged."""
+        """The keys and values of rows; None for a value that is too large or damaged."""
         for key, small, mode, filename, value in rows:
             if not small:
                 yield key, None
@@ -145,8 +145,8 @@ class DiskStore:
         def apply() -> None:
             if under is not None:
                 self._locks.require(under)
-            for key, wanted in expect.items():
-                if (wanted is not None or key not in puts) and not _same(self._get(key), wanted):
+            for key, expected in expect.items():
+                if (expected is not None or key not in puts) and not _same(self._get(key), expected):
                     raise _Unexpected
             for log, rows in appends.items():
                 keys = (key for (key,) in cache._sql(_LAST, (log_key(log, 0), log_key(log, LAST))))
@@ -161,7 +161,7 @@ class DiskStore:
                 cache.delete(key)
 
         try:
-            # Large values are written here, not while others wait for the end of the transaction.
+            # Large values are written to files before the transaction, during which other processes wait.
             puts = {key: values.prepare(frames) for key, frames in put.items()}
             appends = {log: [values.prepare((entry,)) for entry in entries] for log, entries in append.items()}
             cache.use("write to", cache.change, apply)
@@ -180,7 +180,7 @@ class DiskStore:
             try:
                 hold.entry = self.get(key)
             except StoreError:
-                pass  # `get` tells
+                pass  # see `Hold.entry`
             except BaseException:
                 hold.release()
                 raise
@@ -191,19 +191,19 @@ class DiskStore:
         return self._locks.held([checked(key) for key in keys])
 
     def maintain(self, *, older_than: float = 600.0) -> Maintenance:
-        """Remove value files that no entry refers to, untouched for `older_than` seconds, and give space back.
+        """Remove value files that no entry refers to and that are older than `older_than` seconds, and free disk space.
 
-        Safe beside running jobs. Damaged entries are reported, not removed.
+        Safe while jobs are running. Damaged entries are reported, not removed.
         """
         self._cache.require_writable()
         return maintain(self._cache, older_than)
 
     def orphans(self, *, older_than: float = 600.0) -> list[str]:
-        """The names of the files that `maintain` would remove. Changes nothing."""
+        """The files that `maintain` would remove. Changes nothing."""
         return orphans(self._cache, older_than)
 
     def shrink(self) -> None:
-        """Give the space of removed entries back to the file system. Reads no entries."""
+        """Return the space of removed entries to the file system. Reads no entries."""
         self._cache.require_writable()
         shrink(self._cache)
 
@@ -218,40 +218,42 @@ class DiskStore:
         return f"<DiskStore {self.url}>"
 
 
-def _same(found: Bytes | None, wanted: Bytes | None) -> bool:
-    if found is None or wanted is None:
-        return found is wanted
-    return memoryview(found) == memoryview(wanted).cast("B")
+def _same(found: Bytes | None, expected: Bytes | None) -> bool:
+    if found is None or expected is None:
+        return found is expected
+    return memoryview(found) == memoryview(expected).cast("B")
 
 
 def _real_path(path: str | os.PathLike[str]) -> str:
-    """Where a store is, however it is written."""
+    """The absolute path of a store, without symbolic links."""
     text = os.fspath(path)
     if not text or "\0" in text:
-        raise UsageError(f"{text!r} is not the path of a store")
+        raise UsageError(f"{text!r} is not a valid path for a store")
     return "/" + os.path.realpath(os.path.expanduser(text)).lstrip("/")
 
 
 _open: WeakValueDictionary[tuple[str, str, bool], DiskStore] = WeakValueDictionary()
 
 
-def _parsed(url: str) -> tuple[str, str, bool]:
-    """Where the store at a `disk:` URL is, and its options."""
-    place, _, query = url.partition(":")[2].partition("?")
-    if place.startswith("//"):
-        place = place[2:]
-        if not place.startswith("/"):
-            raise UsageError(f"{url!r}: write disk:///absolute/path or disk:relative/path")
+def _parse(url: str) -> tuple[str, str, bool]:
+    """The path and options in a `disk:` URL."""
+    location, _, query = url.partition(":")[2].partition("?")
+    if location.startswith("//"):
+        location = location[2:]
+        if not location.startswith("/"):
+            raise UsageError(f"{url!r} is not a valid store URL; write disk:///absolute/path or disk:relative/path")
     options = {name: value for name, _, value in (pair.partition("=") for pair in query.split("&") if pair)}
     durable, network = options.pop("durable", "process"), options.pop("network", "refuse")
     if options or durable not in _DURABLE or network not in ("allow", "refuse"):
-        raise UsageError(f"{url!r}: known options are durable=process or power, network=allow or refuse")
-    return _real_path(os.fsdecode(unquote_to_bytes(place))), durable, network == "allow"
+        raise UsageError(
+            f"{url!r} has an unknown option or value; use durable=process or power, network=allow or refuse"
+        )
+    return _real_path(os.fsdecode(unquote_to_bytes(location))), durable, network == "allow"
 
 
 def open_url(url: str) -> DiskStore:
-    """The store at a `disk:` URL; the same one for the same place and options in this process."""
-    path, durable, network = _parsed(url)
+    """Open the store at a `disk:` URL. The same path and options give the same object in this process."""
+    path, durable, network = _parse(url)
     with gate:
         store = _open.get((path, durable, network))
         if store is None:
@@ -264,9 +266,9 @@ def open_url(url: str) -> DiskStore:
 
 def repair(url: str, sound: Sound, missing: Missing) -> Salvaged:
     """Repair the store at a `disk:` URL; see `repair.repair`."""
-    return repair_folder(_parsed(url)[0], sound, missing)
+    return repair_folder(_parse(url)[0], sound, missing)
 
 
 def exists(url: str) -> bool:
-    """Whether there is a store at a `disk:` URL by now."""
-    return os.path.lexists(os.path.join(_parsed(url)[0], DBNAME))
+    """Whether a store exists at a `disk:` URL."""
+    return os.path.lexists(os.path.join(_parse(url)[0], DBNAME))

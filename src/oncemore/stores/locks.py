@@ -1,16 +1,16 @@
-"""Locks that the operating system owns: when their process dies, they are free at that moment.
+"""Locks owned by the operating system, which frees them as soon as their process dies.
 
-`LockFile` locks single bytes of one file. Its locks belong to the process, so that this module has to tell apart who holds
-what inside it; there is one descriptor per file, open from the first hold to the last release. `Guard` keeps SQLite's own
-files locked.
+`LockFile` locks single bytes of one file. Its locks belong to the process, so this module tracks which hold inside the
+process has which key. There is one descriptor per file, open from the first acquisition to the last release. `Guard` keeps
+SQLite's own files locked.
 
-A POSIX record lock goes when *any* descriptor of its file is closed in the process: a script that copies the folder of its
-store would drop them all. Linux has locks that belong to an open file instead, and they are used there. Elsewhere (macOS)
-they are POSIX locks, and no script may open a store's files.
+A POSIX record lock is dropped when *any* descriptor of its file is closed in the process: a script that copies its store's
+folder would drop them all. Linux has locks that belong to an open file instead, which are used there. Elsewhere (macOS) POSIX
+locks are used, and a script must not open a store's files.
 
-Ctrl-C may come between any two operations, and a notebook goes on after it. So a key is held as long as its hold exists: no
-code of ours has to run for it to be free again, and the next operation unlocks what is left. (There is no `__del__`: Python
-drops a Ctrl-C that comes while one runs.)
+Ctrl-C may arrive between any two operations, and a notebook goes on after it. So a key is held as long as its hold object
+exists: no code has to run to free it, and the next operation unlocks the byte. (There is no `__del__`: Python drops a Ctrl-C
+that arrives while one runs.)
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 _BUSY = (errno.EAGAIN, errno.EACCES)
 _SET: int = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK) if sys.platform == "linux" else fcntl.F_SETLK
 _GET: int = getattr(fcntl, "F_OFD_GETLK", fcntl.F_GETLK) if sys.platform == "linux" else fcntl.F_GETLK
-OWNED_BY_OPEN_FILES = _SET != fcntl.F_SETLK  # whether locks stay when another descriptor of the file is closed
+OWNED_BY_OPEN_FILES = _SET != fcntl.F_SETLK  # whether locks survive closing another descriptor of the file
 
 
 class LockFile:
-    """The locks of one store in this process. Get it from `lock_file`: there is one per path."""
+    """The locks of one store in this process. Use `lock_file`, which returns one object per path."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -47,17 +47,17 @@ class LockFile:
         self.forget()
 
     def forget(self) -> None:
-        """Start as a process that holds nothing: a new one, or the child of a fork, which inherits no record locks."""
+        """Start without holds: in a new process, or in the child of a fork, which inherits no record locks."""
         self._close()
-        self._mutex = threading.RLock()  # a hold may be garbage collected, and let go, in the midst of something else
+        self._mutex = threading.RLock()  # reentrant: garbage collection may release a hold during another operation
         self._held: dict[str, weakref.ref[FileHold]] = {}
 
     def acquire(self, key: str) -> FileHold | None:
-        """Hold `key`, or None while anyone does, in this process or another."""
+        """Acquire `key`; None if it is held, in this process or another."""
         hold = FileHold(self, key)
         with self._mutex:
-            if self._descriptor is not None and not self._in_place():
-                # The store was deleted or moved. Others lock the new file: what was held through the old one is lost.
+            if self._descriptor is not None and not self._is_current():
+                # The store was deleted or moved. Others lock the new file, so holds in the old one are lost.
                 self._close()
                 self._held = {}
             self._free_abandoned()
@@ -70,20 +70,20 @@ class LockFile:
             return None
 
     def release(self, hold: FileHold) -> None:
-        """Let go of its key, and of the key's byte when no other key needs that. No effect if it is not held by this hold."""
+        """Release the hold's key, and its byte unless another key shares it. No effect if the hold was already released."""
         with self._mutex:
             self._free_abandoned()
             if self._held.get(hold.key) is hold.reference:
                 self._free(hold.key)
 
     def _free_abandoned(self) -> None:
-        """Free the keys whose holds are gone, because Ctrl-C came before they were handed out or while they were released."""
+        """Free the keys whose hold objects no longer exist, because Ctrl-C interrupted their acquisition or release."""
         for key, reference in self._held.copy().items():
             if reference() is None:
                 self._free(key)
 
     def _free(self, key: str) -> None:
-        # Only then out of the table: if Ctrl-C comes in between, it is done again.
+        # The key leaves the table last: if Ctrl-C arrives before that, the next operation repeats this.
         hold, others = self._held[key](), [each() for other, each in self._held.copy().items() if other != key]
         offset = _offset(key) if hold is None else hold.offset
         if self._descriptor is not None and not any(hold is not None and hold.offset == offset for hold in others):
@@ -93,7 +93,7 @@ class LockFile:
         self._held.pop(key, None)
 
     def held(self, keys: Collection[str]) -> set[str]:
-        """Those of the keys that anyone holds, in this process or another. Takes none of them."""
+        """The keys that are held, in this process or another. Acquires none of them."""
         with self._mutex:
             others = [key for key in keys if key not in self._held]
             found = set(keys) - set(others)
@@ -102,27 +102,29 @@ class LockFile:
                 try:
                     return found | {key for key in others if _is_locked(descriptor, _offset(key))}
                 finally:
-                    if self._descriptor is None:  # no lock of ours is on the file, so that none goes with this
+                    if self._descriptor is None:  # this process has no lock on the file that closing could drop
                         os.close(descriptor)
             except OSError as error:
                 if error.errno in (errno.ENOENT, *_UNWRITABLE):
                     return found
-                raise explained(error, "look at the locks of", os.path.dirname(self._path)) from error
+                raise explained(error, "check the locks of", os.path.dirname(self._path)) from error
 
     def require(self, hold: Hold) -> None:
-        """Raise `HoldLost` unless `hold` is one of ours and still keeps others out."""
+        """Raise `HoldLost` unless `hold` still excludes others; UsageError if it belongs to another store."""
         if not isinstance(hold, FileHold) or hold.file is not self:
             raise UsageError(f"{hold!r} is not a hold of this store")
         with self._mutex:
             held = self._held.get(hold.key) is hold.reference
-            if held and self._descriptor is not None:  # else no lock file can be made, see `_lock`
-                # Locked again, which changes nothing if it is still locked: closing a descriptor may have unlocked it.
-                held = self._in_place() and self._lock(hold.offset)
+            if held and self._descriptor is not None:  # else the directory is read-only, see `_lock`
+                # Lock again, in case closing another descriptor dropped the lock; no effect if it is still there.
+                held = self._is_current() and self._lock(hold.offset)
             if not held:
-                raise HoldLost(f"the hold on {hold.key!r} was released, or {self._path} replaced: nothing was written")
+                raise HoldLost(
+                    f"the hold on {hold.key!r} was released, or {self._path} was replaced: nothing was written"
+                )
 
-    def _in_place(self) -> bool:
-        """Whether the file that is open is the one that others find."""
+    def _is_current(self) -> bool:
+        """Whether the open file is still the one at this path."""
         try:
             return os.path.samestat(os.fstat(self._descriptor or 0), os.stat(self._path))
         except OSError:
@@ -135,44 +137,46 @@ class LockFile:
             return _set(self._descriptor, fcntl.F_WRLCK, offset)
         except OSError as error:
             if self._descriptor is None and error.errno in _UNWRITABLE:
-                return True  # where nothing can be written, nothing can be recorded twice: our own threads are enough
+                return True  # nothing can be recorded in a read-only directory, so excluding our own threads is enough
             raise explained(error, "lock a key of", os.path.dirname(self._path)) from error
 
     def _close(self) -> None:
-        # First out of our hands: a number closed twice may be somebody else's file by then.
+        # Forget the descriptor first: closing it twice might close another file that got the same number.
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
 
 class FileHold:
-    """A key held until released, until nobody has the hold any more, or until this process ends."""
+    """A key held until this object is released or garbage collected, or the process ends."""
 
     entry: Bytes | None = None
 
     def __init__(self, file: LockFile, key: str) -> None:
         self.file, self.key, self.offset = file, key, _offset(key)
-        self.reference = weakref.ref(self)  # what tells it from an earlier hold of the key, and from one of the parent
+        self.reference = weakref.ref(
+            self
+        )  # identifies this hold among earlier ones of the key and those of a parent process
 
     def release(self) -> None:
-        """Let go. Again, or in a forked child, which holds nothing: no effect."""
+        """Release the key. No effect the second time, or in a forked child."""
         self.file.release(self)
 
 
 def _offset(key: str) -> int:
-    """The byte of the file that stands for a key."""
+    """The offset of the byte that represents a key."""
     return int.from_bytes(blake3(key.encode()).digest(length=8), "big") >> 2
 
 
 def _flock(kind: int, offset: int, length: int) -> tuple[bytes, str, int]:
-    """A `struct flock`, its layout, and where its kind stands."""
+    """A `struct flock`, its layout, and the index of the lock type in it."""
     if sys.platform == "darwin":
         return struct.pack("qqihh", offset, length, 0, kind, os.SEEK_SET), "qqihh", 3
     return struct.pack("hhqqi", kind, os.SEEK_SET, offset, length, 0), "hhqqi", 0
 
 
 def _set(descriptor: int, kind: int, offset: int, length: int = 1) -> bool:
-    """Lock or unlock bytes; False if somebody else has locked them."""
+    """Lock or unlock bytes; False if another process has locked them."""
     try:
         fcntl.fcntl(descriptor, _SET, _flock(kind, offset, length)[0])
         return True
@@ -183,73 +187,73 @@ def _set(descriptor: int, kind: int, offset: int, length: int = 1) -> bool:
 
 
 def _is_locked(descriptor: int, offset: int, length: int = 1) -> bool:
-    """Whether another process has locked some of the bytes. Does not lock them, so that nobody is refused because of the look."""
-    asked, layout, kind = _flock(fcntl.F_WRLCK, offset, length)
-    return bool(struct.unpack(layout, fcntl.fcntl(descriptor, _GET, asked)[: len(asked)])[kind] != fcntl.F_UNLCK)
+    """Whether another process has locked some of the bytes. Only queries, so that no other process is refused."""
+    query, layout, index = _flock(fcntl.F_WRLCK, offset, length)
+    return bool(struct.unpack(layout, fcntl.fcntl(descriptor, _GET, query)[: len(query)])[index] != fcntl.F_UNLCK)
 
 
 class Guard:
-    """Holds SQLite's locks a second time, so that they last when the script closes a descriptor of the database.
+    """Holds SQLite's locks a second time, so that they survive when the script closes a descriptor of the database.
 
-    SQLite has POSIX locks. Without the shared lock on the database, another process takes itself for the last one when it
-    closes, and deletes the journal that this process goes on writing to: its commits would be lost. Without the one on the
-    index of the journal, the next process to open it would empty the index. Without the writer's lock, two could write at
-    the same place. The first two are held here while there is a connection, the third during a transaction.
+    SQLite uses POSIX locks. Without the shared lock on the database, another process that closes it would consider itself the
+    last one and delete the journal that this process still writes to: its commits would be lost. Without the lock on the
+    journal's index, the next process to open it would empty the index. Without the writer's lock, two processes could write
+    at once. The first two are held while there is a connection, the third during a transaction.
     """
 
-    _SHARED = 0x40000002, 510  # bytes of the database that every connection has a shared lock on
-    _INDEX = 128, 1  # the byte of the index that every process with a connection has a shared lock on
-    _WRITER = 0x40000400  # a byte of the database that SQLite never uses, nor locks
+    _SHARED = 0x40000002, 510  # (offset, length) in the database, share-locked by every connection
+    _INDEX = 128, 1  # (offset, length) in the index, share-locked by every process with a connection
+    _WRITER = 0x40000400  # a byte of the database that SQLite neither uses nor locks
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._open: list[tuple[int, tuple[int, int]]] = []  # descriptors, and what each has locked
+        self._open: list[tuple[int, tuple[int, int]]] = []  # descriptors and the ranges they lock
         self.forget()
 
     def forget(self) -> None:
-        """Start as the child of a fork, in which no connection is open."""
+        """Start without connections, as in the child of a fork."""
         self._mutex, self.writing, self._users = threading.RLock(), threading.RLock(), 0
         self._close()
 
     def enter(self) -> None:
-        """A connection is about to be opened."""
+        """To be called before a connection is opened."""
         with self._mutex:
             self._users += 1
-            self._lock(fcntl.F_RDLCK)  # if the last user is just about to close
+            self._lock(fcntl.F_RDLCK)  # in case the last user is just closing
 
     def hold(self) -> None:
-        """The connection is open: SQLite has its locks, so hold them here, too."""
+        """To be called once the connection is open and SQLite has its locks: hold them here, too."""
         with self._mutex:
             if OWNED_BY_OPEN_FILES and not self._open:
-                for path, where in ((self._path, self._SHARED), (f"{self._path}-shm", self._INDEX)):
+                for path, byte_range in ((self._path, self._SHARED), (f"{self._path}-shm", self._INDEX)):
                     try:
                         descriptor = os.open(path, os.O_RDWR if os.access(path, os.W_OK) else os.O_RDONLY)
-                    except OSError:  # nobody can write there, or it is taken to be immutable
+                    except OSError:  # read-only, or opened as immutable
                         continue
-                    self._open.append((descriptor, where))
+                    self._open.append((descriptor, byte_range))
                 self._lock(fcntl.F_RDLCK)
 
     def leave(self) -> None:
-        """The connection is about to be closed. If it is the last one, SQLite may delete the journal."""
+        """To be called before the connection is closed. If it is the last one, SQLite may delete the journal."""
         with self._mutex:
             self._users -= 1
             if not self._users:
                 self._lock(fcntl.F_UNLCK)
 
     def end(self) -> None:
-        """The connection is closed. Only now: closing these descriptors drops SQLite's locks as well."""
+        """To be called after the connection is closed: closing these descriptors also drops SQLite's locks."""
         with self._mutex:
             if not self._users:
                 self._close()
 
     def lock_writer(self, seconds: float) -> None:
-        """Be the one who writes. To be called with `writing` held."""
+        """Acquire the writer's lock. The caller holds `writing`."""
         pause, deadline = 0.0005, time.monotonic() + seconds
         while self._open and not _set(self._open[0][0], fcntl.F_WRLCK, self._WRITER):
             if time.monotonic() > deadline:
                 raise StoreUnavailable(
                     f"could not write to the store {os.path.dirname(self._path)}: "
-                    f"another process has been writing for {seconds:.0f} s: see which, or try again"
+                    f"another process has been writing for {seconds:.0f} s (find and stop it, or try again)"
                 )
             time.sleep(pause)
             pause = min(2 * pause, 0.02)
@@ -259,8 +263,8 @@ class Guard:
             _set(self._open[0][0], fcntl.F_UNLCK, self._WRITER)
 
     def _lock(self, kind: int) -> None:
-        for descriptor, where in self._open:
-            _set(descriptor, kind, *where)
+        for descriptor, byte_range in self._open:
+            _set(descriptor, kind, *byte_range)
 
     def _close(self) -> None:
         descriptors, self._open = self._open, []
@@ -269,7 +273,7 @@ class Guard:
 
 
 def in_use(path: str) -> bool:
-    """Whether another process has the database at `path` open. This one must not: closing the file would drop its locks."""
+    """Whether another process has the database at `path` open. This process must not: closing the file would drop its locks."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:

@@ -12,12 +12,12 @@ from urllib.parse import quote, unquote
 from ..errors import HoldLost, UsageError
 from . import LAST, Bytes, Frames, Hold, Store, check_change, checked, key_range, last_number, log_key, open_store
 
-LARGE = 1 << 15  # from here on the caller gets a buffer of its own, as from other stores
+LARGE = 1 << 15  # bytes; larger values are returned in a new buffer, as by other stores
 _PAGE = 500
 
 
 class _Contents:
-    """What all stores of one name share."""
+    """The contents that all stores of one name share."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
@@ -26,11 +26,11 @@ class _Contents:
 
 
 _named: dict[str, _Contents] = {}
-_lock = threading.RLock()  # one for all: it is held for moments, and a fork can wait for it
+_lock = threading.RLock()  # one for all stores: it is only held briefly, and a fork waits for it
 
 
 class MemoryStore:
-    """Keeps bytes under keys; stores of one name in one process share them. Another process has its own."""
+    """A store in memory. Stores with the same name share their contents within a process, not between processes."""
 
     shared_between_processes = False
 
@@ -79,15 +79,15 @@ class MemoryStore:
         under: Hold | None = None,
     ) -> bool:
         """See `Store.commit`."""
-        # All that can fail comes first.
+        # Everything that can fail comes first.
         check_change(put, append, delete, expect)
         puts = {key: b"".join(frames) for key, frames in put.items()}
         appends = {log: [b"".join((entry,)) for entry in entries] for log, entries in append.items()}
-        wanted = {key: None if value is None else b"".join((value,)) for key, value in expect.items()}
+        expected = {key: None if value is None else b"".join((value,)) for key, value in expect.items()}
         with _lock:
             contents = self._contents
             require(under, contents.held)
-            if any(contents.values.get(key) != value for key, value in wanted.items()):
+            if any(contents.values.get(key) != value for key, value in expected.items()):
                 return False
             for log, entries in appends.items():
                 for number, entry in enumerate(entries, self._last_number(log) + 1):
@@ -113,7 +113,7 @@ class MemoryStore:
             return {key for key in keys if checked(key) in self._contents.held}
 
     def close(self) -> None:
-        """Nothing to let go of: what is stored stays until the process ends."""
+        """Do nothing: entries stay until the process ends."""
 
     def __reduce__(self) -> tuple[Callable[[str], Store], tuple[str]]:
         return open_store, (self.url,)
@@ -129,29 +129,29 @@ class MemoryStore:
     def _last_number(self, log: str) -> int:
         keys = self._contents.keys
         first, above = bisect_left(keys, log_key(log, 0)), bisect_right(keys, log_key(log, LAST))
-        return last_number(log, (keys[place] for place in reversed(range(first, above))))
+        return last_number(log, (keys[index] for index in reversed(range(first, above))))
 
 
 class MemoryHold:
-    """A key held in a table of this process, until released."""
+    """A key held in a table of this process until it is released."""
 
     def __init__(self, held: dict[str, MemoryHold], key: str, entry: Bytes | None) -> None:
         self._held, self.key, self.entry = held, key, entry
 
     @classmethod
     def take(cls, held: dict[str, MemoryHold], key: str, entry: Bytes | None) -> MemoryHold | None:
-        """Hold `key`, unless it is held. To be called under the table's lock."""
+        """Acquire `key` unless it is held. The caller holds the table's lock."""
         return None if key in held else held.setdefault(key, cls(held, key, entry))
 
     def release(self) -> None:
-        """Let go. Again: no effect."""
+        """Release the key. Calling it again has no effect."""
         with _lock:
             if self._held.get(self.key) is self:
                 del self._held[self.key]
 
 
 def require(hold: Hold | None, held: dict[str, MemoryHold]) -> None:
-    """Raise `HoldLost` if there is a hold and it is not in the table any more."""
+    """Raise `HoldLost` if a hold is given and is no longer in the table."""
     if hold is None:
         return
     if not isinstance(hold, MemoryHold):
@@ -161,15 +161,15 @@ def require(hold: Hold | None, held: dict[str, MemoryHold]) -> None:
 
 
 def open_url(url: str) -> MemoryStore:
-    """The store at a `memory:` URL."""
-    name, mark, _ = url.partition(":")[2].removeprefix("//").partition("?")
-    if mark:
-        raise UsageError(f"{url!r}: memory stores have no options")
+    """Open the store at a `memory:` URL."""
+    name, question_mark, _ = url.partition(":")[2].removeprefix("//").partition("?")
+    if question_mark:
+        raise UsageError(f"{url!r}: a memory store has no options")
     return MemoryStore(unquote(name))
 
 
 def given(value: bytes | None, most: int | None = None) -> Bytes | None:
-    """A stored value as the caller gets it."""
+    """A stored value as callers receive it."""
     if value is None or (most is not None and len(value) > most):
         return None
     return value if len(value) < LARGE else memoryview(bytearray(value))
@@ -177,7 +177,7 @@ def given(value: bytes | None, most: int | None = None) -> Bytes | None:
 
 def _in_child() -> None:
     for contents in _named.values():
-        contents.held = {}  # what the parent holds is not held here
+        contents.held = {}  # the parent's holds do not apply here
     _lock.release()
 
 

@@ -1,4 +1,4 @@
-"""A store to look at without changing it: what is written stays in memory, over what the other has."""
+"""A store for dry runs: writes stay in memory, on top of another store that is only read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .memory import MemoryHold, given, require
 
 
 class Overlay:
-    """Reads like `below` with all that was committed here; `below` stays as it is, and nobody else is kept waiting."""
+    """Reads `below` plus what was committed here. Writes nothing to `below` and holds no keys in it."""
 
     def __init__(self, below: Store) -> None:
         self.below = below
@@ -23,7 +23,7 @@ class Overlay:
 
     @property
     def url(self) -> str:
-        """That of the store below: another process that looks has an overlay of its own."""
+        """The URL of the underlying store; a worker process of the dry run has an overlay of its own."""
         return self.below.url
 
     def get(self, key: str) -> Bytes | None:
@@ -60,16 +60,16 @@ class Overlay:
         expect: Mapping[str, Bytes | None] = {},
         under: Hold | None = None,
     ) -> bool:
-        """Apply all of it here, or nothing; see `Store.commit`."""
-        # All that can fail comes first.
+        """Apply all changes here, or none; see `Store.commit`."""
+        # Everything that can fail comes first.
         check_change(put, append, delete, expect)
         puts = {key: b"".join(frames) for key, frames in put.items()}
         appends = {log: [b"".join((entry,)) for entry in entries] for log, entries in append.items()}
         with self._lock:
             require(under, self._held)
-            for key, wanted in expect.items():
+            for key, expected in expect.items():
                 found = self.get(key)
-                if (None if found is None else bytes(found)) != (None if wanted is None else bytes(wanted)):
+                if (None if found is None else bytes(found)) != (None if expected is None else bytes(expected)):
                     return False
             for log, entries in appends.items():
                 for entry in entries:
@@ -87,19 +87,19 @@ class Overlay:
         return self._last[log]
 
     def hold(self, key: str) -> Hold | None:
-        """Hold `key` among those who look through this overlay; see `Store.hold`."""
+        """Acquire `key` among the users of this overlay; see `Store.hold`."""
         with self._lock:
             try:
                 entry = self.get(checked(key))
             except StoreError:
-                entry = None  # `get` tells
+                entry = None  # see `Hold.entry`
             return MemoryHold.take(self._held, key, entry)
 
     def held(self, keys: Collection[str]) -> set[str]:
-        """Those of the keys that somebody holds, here or in the store below; see `Store.held`."""
+        """The keys that are held, here or in the underlying store; see `Store.held`."""
         with self._lock:
             return {key for key in keys if key in self._held} | self.below.held(keys)
 
     def close(self) -> None:
-        """Let go of the connections below."""
+        """Close the connections of the underlying store."""
         self.below.close()

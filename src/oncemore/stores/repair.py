@@ -1,6 +1,6 @@
-"""Repair of a disk store whose database is damaged: a new one is made of the entries that can be read and are sound.
+"""Repairs a disk store whose database is damaged: builds a new database from the entries that are readable and unaltered.
 
-Nothing is thrown away: the damaged database stays beside the new one, under another name. The value files stay where they are.
+Nothing is thrown away: the damaged database stays in the directory under another name, and the value files are not touched.
 """
 
 from __future__ import annotations
@@ -35,30 +35,28 @@ Missing = Callable[[Mapping[str, Bytes]], Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Salvaged:
-    """What a repair found. `aside` is the damaged database, empty if nothing was wrong."""
+    """The result of a repair. `aside` is the path of the damaged database; empty if nothing was wrong."""
 
     aside: str = ""
-    kept: int = 0  # entries
-    unsound: list[str] = field(
-        default_factory=list[str]
-    )  # keys that were found with bytes that are not what was written
-    adopted: list[str] = field(default_factory=list[str])  # keys whose rows were lost and whose value files were found
+    recovered: int = 0  # entries
+    unsound: list[str] = field(default_factory=list[str])  # keys of entries that were altered
+    adopted: list[str] = field(default_factory=list[str])  # keys whose rows were lost but whose value files were found
 
 
 def repair(directory: str, sound: Sound, missing: Missing) -> Salvaged:
     """Repair the store in `directory`. Refused while another process has it open.
 
-    `sound` says whether these bytes are what was written under a key. `missing` is given all small entries that are sound, and says
-    which large ones should be there besides them, with their sizes: their value files may have lost nothing but their rows.
+    `sound(key, data)` tells whether these bytes are what was written under the key. `missing(entries)` is called with all small
+    sound entries and returns the keys and sizes of the large entries that they refer to and that may have lost only their rows.
     """
     path = os.path.join(directory, DBNAME)
     try:
-        with gate:  # no thread of this process opens it meanwhile
+        with gate:  # keeps other threads of this process from opening it
             close_all(path)
             hold = lock_file(f"{path}-locks").acquire("\0create")
             if hold is None or in_use(path):
                 raise StoreUnavailable(
-                    f"could not repair the store {directory}: another process has it open (stop what uses it, and try again)"
+                    f"could not repair the store {directory}: another process has it open (stop that process and try again)"
                 )
             try:
                 return Salvaged() if _is_whole(path) else _rebuild(directory, path, sound, missing)
@@ -71,7 +69,7 @@ def repair(directory: str, sound: Sound, missing: Missing) -> Salvaged:
 
 
 def _is_whole(path: str) -> bool:
-    """Whether SQLite finds nothing wrong with the database."""
+    """Whether SQLite's integrity check finds no damage."""
     connection = None
     try:
         # Read-only, so that closing it does not touch the journal of a damaged database.
@@ -111,7 +109,7 @@ def _rebuild(directory: str, path: str, sound: Sound, missing: Missing) -> Salva
 
 
 def _value(values: BytesDisk, row: Found) -> Bytes | None:
-    """The bytes behind a row, if they are there in full."""
+    """The value of a row; None if it is not completely readable."""
     try:
         return values.fetch(row.mode, row.filename, row.value, False)
     except Unreadable:
@@ -119,7 +117,7 @@ def _value(values: BytesDisk, row: Found) -> Bytes | None:
 
 
 def _journal(path: str) -> str:
-    """The journal of the database; a repair that was killed may have set that aside already."""
+    """The path of the journal; a repair that was killed may have renamed it already."""
     folder, name = os.path.split(path)
     for other in os.listdir(folder):
         aside = os.path.join(folder, other)
@@ -136,7 +134,7 @@ def _content(path: str) -> bytes | mmap.mmap:
 
 
 def _adopt(directory: str, kept: Mapping[str, Found], sound: Sound, missing: Mapping[str, int]) -> dict[str, Found]:
-    """The value files without a row that are the values of entries which should be there."""
+    """Rows for missing entries whose value files were found."""
     values, taken = BytesDisk(directory), {row.filename for row in kept.values()}
     by_size: dict[int, list[str]] = {}
     for name in value_files(directory) if missing else ():
@@ -154,7 +152,7 @@ def _adopt(directory: str, kept: Mapping[str, Found], sound: Sound, missing: Map
 
 
 def _replace(directory: str, path: str, kept: Mapping[str, Found]) -> str:
-    """Put a database with these rows in the place of the damaged one; the name that this one has now."""
+    """Replace the damaged database by one with these rows; returns the damaged one's new path."""
     new = f"{path}.new-{os.urandom(8).hex()}"
     aside = f"{path}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -175,7 +173,7 @@ def _replace(directory: str, path: str, kept: Mapping[str, Found]) -> str:
         finally:
             connection.close()
         os.link(path, aside)
-        for suffix in ("-wal", "-shm"):  # gone before the new database is there: SQLite would write them into it
+        for suffix in ("-wal", "-shm"):  # move them away first: SQLite would merge them into the new database
             with contextlib.suppress(FileNotFoundError):
                 os.rename(path + suffix, aside + suffix)
         os.rename(new, path)

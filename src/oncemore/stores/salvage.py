@@ -1,8 +1,8 @@
-"""The rows of a damaged database, read page by page.
+"""Reads the rows of a damaged database page by page.
 
 SQLite finds rows through a tree, and one bad page near its root hides thousands of good ones. The rows themselves are in leaf
-pages, each of which can be read by itself. The sqlite3 shell's `.recover` works this way; Python's sqlite3 does not have it. What
-comes out may be altered, or older than what was there last: whoever wrote the values has to tell which are sound.
+pages, each of which can be read on its own. The sqlite3 shell's `.recover` works this way; Python's sqlite3 does not have it. The
+rows found may be altered or outdated, so the caller has to check their values.
 
 The format is documented at https://sqlite.org/fileformat2.html.
 """
@@ -15,15 +15,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 _LEAF = 13  # the first byte of a page with rows of a table
-_PAGE = 4096  # bytes, unless the header says otherwise; diskcache never does
+_PAGE = 4096  # bytes, unless the header says otherwise; diskcache never changes it
 _HEADER = 100
-_COLUMNS = 12  # of diskcache's table: rowid, key, raw, four of times and counts, tag, size, mode, filename, value
+_COLUMNS = 12  # of diskcache's table: rowid, key, raw, four times and counts, tag, size, mode, filename, value
 _INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes, by type
-_MOST = 1 << 30  # bytes of a row
+_LARGEST = 1 << 30  # bytes of a row
 
 
 class Found(NamedTuple):
-    """A row of a store's table, as it stands on its page."""
+    """A row of the store's table, as found on its page."""
 
     rowid: int
     key: str
@@ -33,11 +33,11 @@ class Found(NamedTuple):
 
 
 class _Unreadable(Exception):
-    """This is no row, or not a whole one."""
+    """Not a row of the table, or not a complete one."""
 
 
 def rows(database: bytes | mmap.mmap, journal: bytes | mmap.mmap = b"") -> Iterator[Found]:
-    """All rows of diskcache's table that can be read, in no order. A key may come several times."""
+    """All readable rows of diskcache's table, in no particular order. A key may occur several times."""
     pages = _Pages(database, journal)
     free = pages.free()
     for number in range(1, pages.count + 1):
@@ -46,12 +46,12 @@ def rows(database: bytes | mmap.mmap, journal: bytes | mmap.mmap = b"") -> Itera
 
 
 class _Pages:
-    """The pages of a database, with those over them that were committed to its journal."""
+    """The pages of a database, with newer versions committed to its journal."""
 
     def __init__(self, database: bytes | mmap.mmap, journal: bytes | mmap.mmap) -> None:
-        said = int.from_bytes(database[16:18], "big")
-        said = 65536 if said == 1 else said
-        self.size = said if said in (512, 1024, 2048, 8192, 16384, 32768, 65536) else _PAGE
+        size = int.from_bytes(database[16:18], "big")
+        size = 65536 if size == 1 else size
+        self.size = size if size in (512, 1024, 2048, 8192, 16384, 32768, 65536) else _PAGE
         self._database, self._newer = database, _committed(journal, self.size)
         self.count = max([-(-len(database) // self.size), *self._newer])
 
@@ -64,7 +64,7 @@ class _Pages:
         return page.ljust(self.size, b"\0")
 
     def free(self) -> set[int]:
-        """The pages that hold nothing any more, as far as their list can be read."""
+        """The numbers of unused pages, as far as their list can be read."""
         found: set[int] = set()
         try:
             trunk = int.from_bytes(self.get(1)[32:36], "big")
@@ -72,7 +72,7 @@ class _Pages:
                 found.add(trunk)
                 page = self.get(trunk)
                 trunk, count = struct.unpack_from(">II", page)
-                if count > self.size // 4 - 2:  # no list of pages
+                if count > self.size // 4 - 2:  # not a list of pages
                     return found
                 found.update(struct.unpack_from(f">{count}I", page, 8))
         except _Unreadable:
@@ -81,7 +81,7 @@ class _Pages:
 
 
 def _committed(journal: bytes | mmap.mmap, size: int) -> dict[int, bytes]:
-    """The pages of a write-ahead log up to its last commit. Those with another salt are left from before its last restart."""
+    """The pages of a write-ahead log up to its last commit. Pages with another salt are from before its last restart."""
     found: dict[int, bytes] = {}
     pending: dict[int, bytes] = {}
     if len(journal) < 32 or int.from_bytes(journal[8:12], "big") != size:
@@ -110,16 +110,16 @@ def _leaf(pages: _Pages, number: int) -> Iterator[Found]:
 
 
 def _row(pages: _Pages, page: bytes, at: int) -> Found:
-    size, at = _number(page, at)
-    rowid, at = _number(page, at)
+    size, at = _varint(page, at)
+    rowid, at = _varint(page, at)
     record = _payload(pages, page, at, size)
-    length, at = _number(record, 0)
+    length, at = _varint(record, 0)
     kinds: list[int] = []
     while at < length:
-        kind, at = _number(record, at)
+        kind, at = _varint(record, at)
         kinds.append(kind)
     if at != length or len(kinds) != _COLUMNS or kinds[0] != 0 or kinds[1] < 13 or not kinds[1] % 2:
-        raise _Unreadable  # of another table, or a key of diskcache's own
+        raise _Unreadable  # a row of another table, or one with a key that is not text
     values: list[object] = []
     for kind in kinds:
         value, at = _value(record, at, kind)
@@ -131,9 +131,9 @@ def _row(pages: _Pages, page: bytes, at: int) -> Found:
 
 
 def _payload(pages: _Pages, page: bytes, at: int, size: int) -> bytes:
-    """The bytes of a row: on its page, and on others if it is long."""
+    """The bytes of a row, from its page and from overflow pages."""
     usable = pages.size
-    if not 0 < size <= _MOST:
+    if not 0 < size <= _LARGEST:
         raise _Unreadable
     if size <= usable - 35:
         return _cut(page, at, size)
@@ -143,25 +143,26 @@ def _payload(pages: _Pages, page: bytes, at: int, size: int) -> bytes:
     pieces, left = [_cut(page, at, here)], size - here
     (following,) = struct.unpack_from(">I", page, at + here)
     while left > 0:
-        further = pages.get(following)
-        (following,) = struct.unpack_from(">I", further)
-        pieces.append(further[4 : 4 + min(left, usable - 4)])
+        overflow = pages.get(following)
+        (following,) = struct.unpack_from(">I", overflow)
+        pieces.append(overflow[4 : 4 + min(left, usable - 4)])
         left -= usable - 4
     return b"".join(pieces)
 
 
-def _number(data: bytes, at: int) -> tuple[int, int]:
-    """A number of one to nine bytes, and where it ends."""
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A variable-length integer of one to nine bytes, and the position after it."""
     value = 0
-    for place in range(8):
-        byte = data[at + place]
+    for index in range(8):
+        byte = data[at + index]
         value = value << 7 | byte & 0x7F
         if byte < 0x80:
-            return value, at + place + 1
+            return value, at + index + 1
     return value << 8 | data[at + 8], at + 9
 
 
 def _value(record: bytes, at: int, kind: int) -> tuple[object, int]:
+    """The value of a column with this serial type, and the position after it."""
     if kind in (0, 8, 9):
         return (None, 0, 1)[max(0, kind - 7)], at
     if kind == 7:

@@ -1,4 +1,4 @@
-"""Upkeep of a disk store, safe beside running jobs: files that killed processes left, space, damaged entries."""
+"""Maintenance of a disk store while jobs are running: leftover files, disk space, damaged entries."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NOT_INLINE = (
 class Maintenance:
     """What maintenance found and did."""
 
-    orphans_removed: int  # value files, and halves of databases, that a killed process left
+    orphans_removed: int  # value files and unfinished databases left by killed processes
     bytes_freed: int
-    damaged: list[str] = field(default_factory=list[str])  # keys of entries that cannot be what was written
+    damaged: list[str] = field(default_factory=list[str])  # keys of entries that were altered
 
 
 def maintain(cache: Cache, older_than: float) -> Maintenance:
@@ -41,12 +41,13 @@ def maintain(cache: Cache, older_than: float) -> Maintenance:
 
     old = cache.use("tidy", _old_files, cache, older_than)
     for start in range(0, len(old), CHUNK):
-        # A commit that names one of these either has its row in by now, or looks for its file after we are done.
+        # A commit that uses one of these files either has written its row by now, or checks for the file after this.
         cache.use("tidy", cache.change, partial(remove, old[start : start + CHUNK]))
-    for folder in cache.use("tidy", _folders, cache.directory):  # those of killed processes too
+    for folder in cache.use("tidy", _folders, cache.directory):  # including those of killed processes
         with contextlib.suppress(OSError):
-            os.removedirs(folder)  # whoever writes a file makes its folders anew
-    damaged = [key for key in cache.use("read", _with_file, cache) if not cache.use("read", _intact, cache, key)]
+            os.removedirs(folder)  # a writer creates missing folders again
+    rows = cache.use("read", lambda: cache._sql(_NOT_INLINE).fetchall())
+    damaged = [key for (key,) in rows if not cache.use("read", _intact, cache, key)]
     shrink(cache)
     return Maintenance(len(sizes), sum(sizes) + max(0, before - _database_size(cache.path)), damaged)
 
@@ -55,21 +56,22 @@ def orphans(cache: Cache, older_than: float) -> list[str]:
     """See `DiskStore.orphans`."""
     old = cache.use("look into", _old_files, cache, older_than)
     found = cache.use("read", cache.without_row, old)
-    return sorted(name for name in found if os.path.lexists(os.path.join(cache.directory, name)))  # not gone by now
+    # Leave out files that were removed meanwhile.
+    return sorted(name for name in found if os.path.lexists(os.path.join(cache.directory, name)))
 
 
 def shrink(cache: Cache) -> None:
-    """See `DiskStore.shrink`; the journal is emptied too, if nobody is in it."""
+    """See `DiskStore.shrink`. Also empties the journal, if no one is using it."""
 
     def vacuum() -> None:
-        cache._con.executescript("PRAGMA incremental_vacuum")  # a plain execute would stop after one page
+        cache._con.executescript("PRAGMA incremental_vacuum")  # `execute` would stop after one page
         cache._sql("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
-    cache.use("tidy", cache.alone, vacuum)
+    cache.use("tidy", cache.exclusively, vacuum)
 
 
 def _old_files(cache: Cache, older_than: float) -> list[str]:
-    """The names, relative to the store, of files that some process wrote and may have abandoned."""
+    """The names, relative to the store, of old files that a process may have abandoned."""
     limit, found = time.time() - older_than, list[str]()
     for folder in [cache.directory, *_folders(cache.directory)]:
         for path in _listed(folder):
@@ -88,7 +90,7 @@ def value_files(directory: str) -> list[str]:
 
 
 def _folders(directory: str) -> list[str]:
-    """The folders of value files, `ab/cd`, and those around them that are empty."""
+    """The folders of value files, `ab/cd`, each `ab` after its subfolders."""
     outer = [path for path in _listed(directory) if _is_pair(path)]
     return [inner for path in outer for inner in [*filter(_is_pair, _listed(path)), path]]
 
@@ -104,12 +106,8 @@ def _is_pair(path: str) -> bool:
     return len(os.path.basename(path)) == 2 and os.path.isdir(path) and not os.path.islink(path)
 
 
-def _with_file(cache: Cache) -> list[str]:
-    return [key for (key,) in cache._sql(_NOT_INLINE).fetchall()]
-
-
 def _intact(cache: Cache, key: str) -> bool:
-    """Whether an entry that should have a file has it now; an entry deleted meanwhile has all it needs."""
+    """Whether an entry's row is valid and its value file complete. An entry deleted meanwhile is intact."""
     row = cache._sql("SELECT mode, filename, typeof(value) FROM Cache WHERE key = ? AND raw = 1", (key,)).fetchone()
     if row is None:
         return True

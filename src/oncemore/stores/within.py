@@ -1,4 +1,4 @@
-"""A store inside a store: all of its keys have a prefix there."""
+"""A store inside another store, under a key prefix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Within:
         self.below, self.prefix = below, prefix
 
     def __getattr__(self, name: str) -> Any:
-        """What the store below has besides the contract, such as upkeep, is there for all of it."""
+        """Methods outside the contract, such as `maintain`, act on the whole underlying store."""
         if name.startswith("__") or name == "below":
             raise AttributeError(name)
         return getattr(self.below, name)
@@ -25,7 +25,7 @@ class Within:
 
     @property
     def url(self) -> str:
-        """That of the store below: who opens it with the same key gets to the same entries."""
+        """The URL of the underlying store; opened with the same signing key, it leads to the same entries."""
         return self.below.url
 
     def get(self, key: str) -> Bytes | None:
@@ -72,5 +72,5 @@ class Within:
         return {key.removeprefix(self.prefix) for key in self.below.held([self.prefix + key for key in keys])}
 
     def close(self) -> None:
-        """Let go of the connections below."""
+        """Close the connections of the underlying store."""
         self.below.close()
