@@ -55,7 +55,7 @@ class checkpoint_scope:
     ... def double(x: int) -> int:
     ...     print("computing")
     ...     return 2 * x
-    >>> with checkpoint_scope("demo", store="memory://doctest"):
+    >>> with checkpoint_scope("demo", store="memory://demo"):
     ...     double(4), double(4)
     computing
     (8, 8)

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from .retention import Policy
     from .run import Run
 
-T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 
 _PRUNE_EVERY = 32  # checkpoints

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from types import FunctionType
@@ -83,7 +82,7 @@ class _Verbs(_Function[P, R]):
 
     @property
     def __checkpoint_code__(self) -> object:
-        """What else than its function identifies this step to steps that call it: options that are not the default."""
+        """What identifies this step to steps that call it, besides its function: options that are not the default."""
         step, _ = self._self_parts()
         given: dict[str, Any] = step._self_definition.options
         options = {name: given[name] for name in _IDENTIFYING if (given[name] or None) != (DEFAULTS.get(name) or None)}
@@ -97,7 +96,7 @@ class _Verbs(_Function[P, R]):
     def recall(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Return the recorded result of this call without running anything; `NotRecorded` if there is none.
 
-        A coroutine function's awaited value; for a generator function, a generator of the recorded items.
+        For a coroutine function, that is the awaited value; for a generator function, a generator of the recorded items.
         """
         definition, call = self._self_identify(args, kwargs)
         entry, why = definition.find(call)
@@ -134,8 +133,7 @@ class _Verbs(_Function[P, R]):
         if entry is None:
             reason = Reason(why) if why else definition.compare(call)
             return Explanation(definition.name, call.node.id, False, reason.text, reason.changes)
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time))
-        message = f"reused: recorded on {when}, took {entry.seconds:.1f} s"
+        message = f"reused: recorded on {effects_once.at(entry)}, took {entry.seconds:.1f} s"
         return Explanation(definition.name, call.node.id, True, message)
 
     def fingerprint(self, /, *args: P.args, **kwargs: P.kwargs) -> Fingerprint:
