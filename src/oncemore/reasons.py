@@ -41,7 +41,7 @@ class Change:
     @staticmethod
     def from_dict(fields: Mapping[str, str]) -> Change:
         """The opposite of `as_dict`."""
-        return Change(**{name: fields[name] for name in _FIELDS})
+        return Change(**{name: fields[name] for name in _FIELDS}, _sources=("", ""))
 
     def as_dict(self) -> dict[str, str]:
         """For JSON."""
