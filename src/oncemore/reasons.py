@@ -24,7 +24,7 @@ _FIELDS = ("part", "message", "where", "before", "after")
 
 @dataclass(frozen=True)
 class Change:
-    """One part that differs from an earlier checkpoint. `message` is one line; `before` and `after` are the short values."""
+    """One part that differs from an earlier checkpoint. `message` is one line; `before` and `after` are shortened values."""
 
     part: str
     message: str

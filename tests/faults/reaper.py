@@ -210,7 +210,7 @@ def count_lines(visit):
 
     def trace(frame, event, argument):
         name = frame.f_code.co_filename
-        if name.startswith(PACKAGE) and "fingerprint" not in name and "objects.py" not in name:
+        if name.startswith(PACKAGE) and "identity" not in name and "references.py" not in name:
             return local
         return None
 

@@ -302,6 +302,38 @@ class Item:
         self.count = count
 
 
+rows: list[str] = []
+
+
+def test_a_change_that_a_step_made_before_it_failed_may_be_kept_with_another_and_is_made_again() -> None:
+    @checkpointed(ignore=["turn", "fails"])
+    async def add(name: str, turn: asyncio.Event, fails: bool) -> None:
+        rows.append(name)
+        await turn.wait()
+        if fails:
+            raise ConnectionError(name)
+
+    async def both(fails: bool) -> None:
+        turn, now = asyncio.Event(), asyncio.Event()
+        now.set()
+        slow = asyncio.create_task(add("slow", turn, fails))
+        while fails and not rows:
+            await asyncio.sleep(0)
+        await add("quick", now, False)
+        turn.set()
+        await asyncio.gather(slow, return_exceptions=True)
+
+    def body(fails: bool) -> list[str]:
+        rows.clear()
+        asyncio.run(both(fails))
+        return list(rows)
+
+    assert scope(lambda run: body(True)).value == ["slow", "quick"]
+    again = scope(lambda run: body(False))
+    assert again.ran == {"add": 1}
+    assert sorted(again.value) == ["quick", "slow", "slow"]
+
+
 def test_an_object_in_a_set_of_the_state_is_as_the_step_left_it_whether_it_ran_or_not() -> None:
     @checkpointed
     def touch(item: Item) -> int:
@@ -319,6 +351,27 @@ def test_an_object_in_a_set_of_the_state_is_as_the_step_left_it_whether_it_ran_o
         return touch(item), item.count, sorted(each.count for each in run.state["items"])
 
     assert scope(body).value == scope(body).value == (13, 1, [1, 5, 7])
+
+
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_a_step_that_changes_an_object_in_a_set_of_equal_ones_runs_every_time(kind: type) -> None:
+    @checkpointed
+    def touch(item: Item) -> int:
+        item.count += 1
+        run = current_run()
+        assert run is not None
+        return sum(each.count for each in run.state["items"])
+
+    def body(run: Any) -> tuple[int, int]:
+        item = Item(0)
+        run.state["items"] = kind([item, Item(5), Item(5)])
+        return touch(item), item.count
+
+    for _ in range(2):
+        assert scope(body).value == (11, 1)
+    last = scope(body)
+    assert (last.value, last.ran) == ((11, 1), {"touch": 1})
+    assert "state['items']" in last.reasons["touch"]
 
 
 def test_a_rollback_undoes_nothing_that_steps_did_to_the_world(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ _ROWS = columns("what", "is", text="is")
 def key(ctx: click.Context, store: str | None, as_json: bool) -> None:
     """Show which key is in use, and from where.
 
-    Prints a short id of the key, never the key itself, and makes no key. The exit code is 3 if the store was made with
-    another key: its runs can't be verified with this one, and new runs are kept beside them.
+    Prints a short id of the key, never the key itself, and creates no key. The exit code is 3 if the store was created with
+    another key: this key can't verify its runs, and new runs are stored next to them.
     """
     source, target = key_source(), store or default_target()
     made = source.given or os.path.exists(source.file)

@@ -22,9 +22,9 @@ _RUNS = columns("run", "is", "nodes", "lost", numbers=("nodes",), text="lost")
 def repair(ctx: click.Context, store: str | None, as_json: bool) -> None:
     """Recover a store whose database is damaged.
 
-    Makes a new database of all entries that can still be read and whose signatures are right, and sets the damaged one
-    aside, beside it. Says which runs are whole, and of the others which nodes have to run again. Nothing may use the store
-    meanwhile. A sound store is left as it is.
+    Builds a new database from all entries that can still be read and have valid signatures, and keeps the damaged one next
+    to it under another name. Reports which runs are intact, and which nodes of the others have to run again. No process may
+    use the store during the repair. An undamaged store is left as it is.
 
     The exit code is 0 if nothing was lost.
     """

@@ -175,11 +175,11 @@ class History:
 
     @staticmethod
     def repair(store: str | os.PathLike[str] | None = None) -> Repaired:
-        """Recover a store whose database is damaged, named by path or URL: such a store cannot be opened.
+        """Recover a store whose database is damaged. Give its path or URL, since a damaged store can't be opened.
 
-        A new database is made of all entries that can still be read and whose signatures are right; the damaged one is set
-        aside, beside it. Says which runs are whole, and of the others which nodes are lost and run again. A sound store is
-        left as it is. StoreUnavailable while another process has the store open.
+        Builds a new database from all entries that can still be read and have valid signatures; the damaged one stays next
+        to it under another name. Reports which runs are intact, and which nodes of the others have to run again. An undamaged
+        store is left as it is. Raises StoreUnavailable while another process has the store open.
         """
         return repair.repair(default_target() if store is None else store)
 

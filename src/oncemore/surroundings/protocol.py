@@ -89,13 +89,13 @@ class Surrounding:
     >>> from oncemore import Surrounding
     >>> class Locale(Surrounding):
     ...     name = "locale"
-    ...     def before(self, moment):
+    ...     def before(self, context):
     ...         import locale
     ...         return locale.setlocale(locale.LC_ALL)
-    ...     def after(self, moment, note):
-    ...         now = self.before(moment)
+    ...     def after(self, context, note):
+    ...         now = self.before(context)
     ...         return None if now == note else now
-    ...     def restore(self, moment, effect):
+    ...     def restore(self, context, effect):
     ...         import locale
     ...         locale.setlocale(locale.LC_ALL, effect)
     """
@@ -119,7 +119,7 @@ class Surrounding:
         raise NotImplementedError
 
     def digest(self, run: Any, name: str) -> str:
-        """What identifies, now, what a step has read under that name. For kinds that put something into `moment.reads`.
+        """What identifies, now, what a step has read under that name. For kinds that put something into `context.reads`.
 
         If it begins with `EXCUSED`, it counts as unchanged where nothing was kept for what it is now.
         """

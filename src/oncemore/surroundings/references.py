@@ -2,7 +2,7 @@
 
 `Roots` lists what is reachable from an argument or a state value in an order that depends on content and sharing only. An
 object is named by its root and its place in that list; equal arguments of a later run that share their parts in the same
-way have an equal list, so the name leads to the caller's own object there. How each type is changed is in ways.py.
+way have an equal list, so the name leads to the caller's own object there. How each type is changed is in mutable_types.py.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Watch:
         self._odd: dict[str, str] = {}  # why that cannot be had
         self._own: dict[
             str, None
-        ] = {}  # set here, in this order; `moment.sets` has those of a generator's earlier items, too
+        ] = {}  # set here, in this order; `context.sets` has those of a generator's earlier items, too
         self._removed: set[str] = set()  # deleted at some time, maybe to be set again
         self.unsure: set[str] = set()  # touched in threads that may work for other steps, too
         self._order: list[str] = []  # the keys before the first was deleted

@@ -1,6 +1,6 @@
 """Kinds of the standard library whose content lies elsewhere: in C, in shared memory, in a manager's process.
 
-They are known by name, as those in kinds.py. How they are changed is in surroundings/mutable_types.py.
+They are known by name, as those in builtin_types.py. How they are changed is in surroundings/mutable_types.py.
 """
 
 from __future__ import annotations
