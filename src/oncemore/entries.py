@@ -196,16 +196,15 @@ class RunEntries:
     def _find_lost(self) -> set[str]:
         """Valid nodes whose entries are gone. Reads the log only if there are fewer entries than expected."""
         size = len(self.prefix)
-        nodes = (
-            key for key in self._cache if key.startswith(self.prefix) and key[size] not in SIGILS and "@" not in key
-        )
-        if self._log is None or sum(1 for _ in nodes) >= self._expected:
+        cached = list(self._cache)  # other threads add to it meanwhile
+        nodes = [key for key in cached if key.startswith(self.prefix) and key[size] not in SIGILS and "@" not in key]
+        if self._log is None or len(nodes) >= self._expected:
             return set()
         counted = timeline(self.store, self._log).counted()
         steps = [
             each for each in counted if isinstance(each.event, StepCompleted) and each.event.entry.startswith("node/")
         ]
-        return {self.prefix + each.place.partition("@")[0] for each in steps} - self._cache.keys()
+        return {self.prefix + each.place.partition("@")[0] for each in steps}.difference(list(self._cache))
 
     # -- reading
 

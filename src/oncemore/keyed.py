@@ -1,6 +1,6 @@
 """Stores that were made with another key.
 
-A store belongs to the key that it was made with; no other key can verify its entries. Other keys come by accident: `sudo`,
+A store belongs to the key that it was made with; no other key can verify its entries. Other keys are used by accident: `sudo`,
 `cron`, a container or another `HOME` each have a key file of their own. Their entries go under a prefix of their own, so that
 the owner's are never replaced, removed or moved, and each key finds everything that it has written.
 """

@@ -1,7 +1,7 @@
 """Every key of the store layout. docs/explanation/format.md lists them with what is stored under each.
 
-`owner` is a run's uid, or "shared" for steps with `share=True`. Functions named `..._of` return a prefix: what the keys of
-several entries begin with.
+`owner` is a run's uid, or "shared" for steps with `share=True`. What ends in `/` is a prefix, which the keys of several entries
+begin with; the rest are whole keys.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _FIELDS = ("part", "message", "where", "before", "after")
 
 @dataclass(frozen=True)
 class Change:
-    """One part that differs from an earlier checkpoint. `message` is one line; `before` and `after` are the short values."""
+    """One part that differs from an earlier checkpoint. `message` is one line; `before` and `after` are shortened values."""
 
     part: str
     message: str
@@ -39,9 +39,9 @@ class Change:
         return "\n".join(difflib.unified_diff(then, now, "before", self.where or "now", lineterm=""))
 
     @staticmethod
-    def from_dict(fields: Mapping[str, Any]) -> Change:
+    def from_dict(fields: Mapping[str, str]) -> Change:
         """The opposite of `as_dict`."""
-        return Change(**{name: fields[name] for name in _FIELDS})
+        return Change(**{name: fields[name] for name in _FIELDS}, _sources=("", ""))
 
     def as_dict(self) -> dict[str, str]:
         """For JSON."""

@@ -284,7 +284,9 @@ def test_an_effect_that_must_happen_once_is_not_performed_without_its_lease(
     ]  # as a process that computes `other` and waits for `mine`
     run.store.commit(put={"waiting/ff": [json.dumps({"holds": ["other"], "waits": "mine"}).encode()]})
     monkeypatch.setattr("oncemore.flight.os.urandom", bytes)  # ours is the lowest mark
-    with pytest.raises(StoreError, match="other is being computed by another process, which waits for a step around this call"):
+    with pytest.raises(
+        StoreError, match="other is being computed by another process, which waits for a step around this call"
+    ):
         drive(acquire(run.store, "other", lambda entry: entry, around=["mine"], required=True))
     for hold in other:
         assert hold is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from oncemore import History, checkpoint_scope, checkpointed, current_run, entries, memoized
+from oncemore import History, checkpoint_scope, checkpointed, current_run, entries, memoized, open_store
 from oncemore.codec import Decoded
 from oncemore.events import StepCompleted
 from oncemore.retention import keep_last
@@ -287,3 +289,26 @@ def test_a_step_whose_lease_cannot_be_had_runs_and_is_told(store: Counting, monk
         with pytest.raises(StoreUnavailable):
             pay()
         assert current_run() is run
+
+
+def test_other_threads_may_write_entries_while_lost_ones_are_looked_for() -> None:
+    found = entries.RunEntries(open_store("memory://threads"), "o", "node/o/", "event/o/")
+    found._cache.update({f"node/o/step/{n}": b"" for n in range(50_000)})
+    done, interval = threading.Event(), sys.getswitchinterval()
+
+    def write() -> None:
+        for n in range(1_000_000):
+            if done.is_set():
+                break
+            found._cache[f"node/o/other/{n}"] = b""
+
+    writer = threading.Thread(target=write)
+    sys.setswitchinterval(1e-5)
+    writer.start()
+    try:
+        for _ in range(5):
+            assert found._find_lost() == set()
+    finally:
+        done.set()
+        writer.join()
+        sys.setswitchinterval(interval)
