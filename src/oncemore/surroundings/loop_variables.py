@@ -7,7 +7,7 @@ from outside since Python 3.13. On older versions a warning says so, and only ch
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -93,7 +93,7 @@ class Variables:
             if name in self._left_out:
                 continue
             try:
-                contents = dict(self._contents(name, note, digests))
+                contents = self._contents(name, note, digests)
             except CodecError as error:
                 self._leave_out(name, str(error))
                 continue
@@ -124,7 +124,8 @@ class Variables:
                     self._leave_out(name, str(error))
         return changed
 
-    def _contents(self, name: str, note: Note, digests: Digests) -> Iterator[tuple[int, Any]]:
+    def _contents(self, name: str, note: Note, digests: Digests) -> dict[int, Any]:
+        """The new contents of changed objects. CodecError if one cannot be restored."""
         found: dict[int, Any] = {}
         for i, obj, holds in note.changed(now=digests):
             mutator, then = mutator_of(type(obj)), note.before[i]
@@ -136,7 +137,7 @@ class Variables:
             mutator = mutator_of(type(obj))
             assert mutator is not None, f"{type(obj)} could be changed in place when it was restored"
             found[i] = self._roots.as_content(mutator.content(obj))
-        yield from sorted(found.items())
+        return dict(sorted(found.items()))
 
     def _leave_out(self, name: str, why: str) -> None:
         if name in self._left_out:
