@@ -27,7 +27,8 @@ import pytest
 import wrapt
 
 from oncemore.errors import FingerprintError
-from oncemore.identity.values import digest
+from oncemore.identity import values
+from oncemore.identity.values import digest, objects
 from tests.processes import Script
 
 
@@ -496,3 +497,44 @@ def test_a_zone_without_a_name_has_no_identity() -> None:
     utc = b"TZif" + bytes(16) + struct.pack(">6L", 0, 0, 0, 0, 1, 4) + bytes(6) + b"UTC\0"
     with pytest.raises(FingerprintError):
         digest(zoneinfo.ZoneInfo.from_file(io.BytesIO(utc)))
+
+
+class Endless:
+    def __reduce__(self) -> Any:
+        return Endless, (), None, iter(int, 1)
+
+
+class Deeper:
+    def __reduce__(self) -> Any:
+        return Deeper, (), {"next": Deeper()}
+
+
+class Wider:
+    def __reduce__(self) -> Any:
+        return Wider, (), {"left": Wider(), "right": Wider()}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (Endless(), "Endless with more than 1,000 items"),
+        (Deeper(), r"nested more than 1,000 levels deep at .* \.\.\. , which has no stable identity"),
+        (Wider(), "nested more than 1,000 levels deep"),
+    ],
+)
+def test_an_object_that_never_ends_is_an_error_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, value: object, message: str
+) -> None:
+    monkeypatch.setattr(objects, "_MOST_ITEMS", 1000)
+    monkeypatch.setattr(values, "_DEEPEST", 1000)
+    with pytest.raises(FingerprintError, match=message):
+        digest([value])
+
+
+def test_an_object_that_never_ends_is_an_error_also_where_things_without_identity_are_taken_by_their_type(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(values, "_DEEPEST", 100)
+    monkeypatch.setattr(values, "_MOST", 5000)
+    with pytest.raises(FingerprintError, match="after more than 5,000 other objects"):
+        values.Digests(tolerant=True).of([Wider()])

@@ -194,6 +194,12 @@ def _digest_of_parts(parts: Parts, digests: dict[int, bytes]) -> bytes:
     return plain_digest((tag, items, sorted(digests)), b"parts")
 
 
+# An object may make up parts forever (`__reduce__`, `__getstate__`), so a walk is bounded.
+_DEEPEST = 100_000  # levels
+_MOST = 20_000_000  # objects; those in plain data are not counted
+_SHOWN = 20  # levels of a path in a message
+
+
 class Digests:
     """The content digests of values and of all objects inside them.
 
@@ -254,7 +260,9 @@ class Digests:
                         path[-1].found[path[-1].at] = left
         except BaseException as error:
             outer = _library_object(path)
-            where = "".join(node.parts.path_to(node.at) for node in (path if outer is None else path[:outer]))
+            inside = path if outer is None else path[:outer]
+            where = "".join(node.parts.path_to(node.at) for node in inside[:_SHOWN])
+            where += " ... " if len(inside) > _SHOWN else ""
             kind = None if outer is None else name_of(type(path[outer].value))
             for node in (*path, *self._waiting):  # these have no digest yet
                 memo.pop(id(node.value), None)
@@ -267,6 +275,8 @@ class Digests:
 
     def _try(self, value: Any) -> bytes | _Plain | None:
         """Enter a value. If it has no identity and the walk is tolerant, identify it by its type."""
+        if len(self._alive) >= _MOST:
+            raise FingerprintError(f"{name_of(type(value))} after more than {_MOST:,} other objects")
         try:
             return self._enter(value)
         except FingerprintError:
@@ -302,6 +312,8 @@ class Digests:
             if not parts.unordered and SCALARS.issuperset(map(type, parts.children)):
                 self._memo[id(value)] = leaf = _digest_of_parts(parts, {})
                 return leaf
+        if len(self._path) >= _DEEPEST:
+            raise FingerprintError(f"{name_of(kind)} nested more than {_DEEPEST:,} levels deep")
         node = _Node(value, parts, len(self._alive))
         self._memo[id(value)] = node
         self._path.append(node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import itertools
 import types
 import typing
 from collections.abc import Callable
@@ -182,6 +183,17 @@ def _is_written(kind: type) -> bool:
     return bool(kind.__flags__ & _HEAP_TYPE) and not isinstance(vars(kind).get("__new__"), types.BuiltinFunctionType)
 
 
+_MOST_ITEMS = 10_000_000
+
+
+def _listed(kind: type, items: Any) -> list[Any]:
+    """The items that `__reduce__` returned, unless they never end."""
+    found = list(itertools.islice(items, _MOST_ITEMS + 1))
+    if len(found) > _MOST_ITEMS:
+        raise FingerprintError(f"{name_of(kind)} with more than {_MOST_ITEMS:,} items")
+    return found
+
+
 def _by_reduce(value: Any) -> Parts:
     kind = type(value)
     try:
@@ -193,6 +205,6 @@ def _by_reduce(value: Any) -> Parts:
         return Parts("global", [canonical_module(getattr(value, "__module__", None) or module_of(kind)), reduced])
     function, args, *more = reduced
     state, items, pairs, setter = (*more, None, None, None, None)[:4]
-    children = [kind, function, args, items and list(items), pairs and list(pairs), setter]
+    children = [kind, function, args, items and _listed(kind, items), pairs and _listed(kind, pairs), setter]
     children += _named(value, "__reduce__()", state)
     return Parts("reduced", children, "attribute")
