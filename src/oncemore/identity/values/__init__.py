@@ -195,7 +195,7 @@ def _digest_of_parts(parts: Parts, digests: dict[int, bytes]) -> bytes:
 
 
 # An object may make up parts forever (`__reduce__`, `__getstate__`), so a walk is bounded.
-_DEEPEST = 100_000  # levels
+_DEEPEST = 250_000  # levels
 _MOST = 20_000_000  # objects; those in plain data are not counted
 _SHOWN = 20  # levels of a path in a message
 
