@@ -526,7 +526,7 @@ def test_an_object_that_never_ends_is_an_error_that_names_it(
     monkeypatch: pytest.MonkeyPatch, value: object, message: str
 ) -> None:
     monkeypatch.setattr(objects, "_MOST_ITEMS", 1000)
-    monkeypatch.setattr(values, "_DEEPEST", 1000)
+    monkeypatch.setattr(values, "_MOST_LEVELS", 1000)
     with pytest.raises(FingerprintError, match=message):
         digest([value])
 
@@ -534,7 +534,7 @@ def test_an_object_that_never_ends_is_an_error_that_names_it(
 def test_an_object_that_never_ends_is_an_error_also_where_things_without_identity_are_taken_by_their_type(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(values, "_DEEPEST", 100)
-    monkeypatch.setattr(values, "_MOST", 5000)
+    monkeypatch.setattr(values, "_MOST_LEVELS", 100)
+    monkeypatch.setattr(values, "_MOST_OBJECTS", 5000)
     with pytest.raises(FingerprintError, match="after more than 5,000 other objects"):
         values.Digests(tolerant=True).of([Wider()])

@@ -195,8 +195,8 @@ def _digest_of_parts(parts: Parts, digests: dict[int, bytes]) -> bytes:
 
 
 # An object may make up parts forever (`__reduce__`, `__getstate__`), so a walk is bounded.
-_DEEPEST = 250_000  # levels
-_MOST = 20_000_000  # objects; those in plain data are not counted
+_MOST_LEVELS = 250_000
+_MOST_OBJECTS = 20_000_000  # those in plain data are not counted
 _SHOWN = 20  # levels of a path in a message
 
 
@@ -275,8 +275,8 @@ class Digests:
 
     def _try(self, value: Any) -> bytes | _Plain | None:
         """Enter a value. If it has no identity and the walk is tolerant, identify it by its type."""
-        if len(self._alive) >= _MOST:
-            raise FingerprintError(f"{name_of(type(value))} after more than {_MOST:,} other objects")
+        if len(self._alive) >= _MOST_OBJECTS:
+            raise FingerprintError(f"{name_of(type(value))} after more than {_MOST_OBJECTS:,} other objects")
         try:
             return self._enter(value)
         except FingerprintError:
@@ -312,8 +312,8 @@ class Digests:
             if not parts.unordered and SCALARS.issuperset(map(type, parts.children)):
                 self._memo[id(value)] = leaf = _digest_of_parts(parts, {})
                 return leaf
-        if len(self._path) >= _DEEPEST:
-            raise FingerprintError(f"{name_of(kind)} nested more than {_DEEPEST:,} levels deep")
+        if len(self._path) >= _MOST_LEVELS:
+            raise FingerprintError(f"{name_of(kind)} nested more than {_MOST_LEVELS:,} levels deep")
         node = _Node(value, parts, len(self._alive))
         self._memo[id(value)] = node
         self._path.append(node)
