@@ -446,7 +446,7 @@ def test_a_deleted_database_is_a_fresh_start_with_a_warning(script: Script) -> N
     for path in (script.folder / "store").glob("cache.db*"):
         path.unlink()
     done = script(SCRIPT)
-    assert "CheckpointWarning: the database of the store" in done.err
+    assert "CheckpointWarning: the database" in done.err
     assert done.lines[-1].endswith("99]")
 
 

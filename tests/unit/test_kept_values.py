@@ -612,7 +612,7 @@ def test_an_earlier_checkpoint_stays_when_a_new_result_cannot_be_kept(ran: Ran) 
     with checkpoint_scope("stays"):
         load(True)
         Path("locked").touch()
-        with pytest.warns(CheckpointWarning, match="not kept"):
+        with pytest.warns(CheckpointWarning, match="not saved"):
             load.refresh(True)
         assert load(True) == "kept"
 

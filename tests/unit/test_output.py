@@ -456,7 +456,7 @@ def test_our_own_warnings_and_records_are_not_the_steps() -> None:
 
     with configured() as stream:
         logging.getLogger("oncemore").setLevel("INFO")
-        with scope(), pytest.warns(UserWarning, match="not kept"):
+        with scope(), pytest.warns(UserWarning, match="not saved"):
             outer()
         with scope() as run:
             outer()

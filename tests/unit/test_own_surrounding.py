@@ -113,7 +113,7 @@ def test_what_it_shares_with_the_result_and_the_arguments_stays_shared() -> None
 
 def test_an_effect_that_cannot_be_pickled_is_told_and_the_step_runs_each_time() -> None:
     def body(run: Run) -> Any:
-        with pytest.warns(CheckpointWarning, match="not kept"):
+        with pytest.warns(CheckpointWarning, match="not saved"):
             turn("a", "made by hand")
 
     class Unpicklable(World):
