@@ -65,13 +65,13 @@ class Event:
         """Read a stored event. Fields unknown to this version are dropped; an event of an unknown kind becomes a plain `Event`."""
         fields: dict[str, Any] = json.loads(data)
         kind = Event.kinds.get(fields.pop("event"), Event)
-        known = _field_names(kind)
+        known = _field_names(kind.__name__)
         return kind(**{name: value for name, value in fields.items() if name in known}, seq=seq)
 
 
 @cache
-def _field_names(kind: type[Event]) -> frozenset[str]:
-    return frozenset(each.name for each in fields(kind))
+def _field_names(kind: str) -> frozenset[str]:
+    return frozenset(each.name for each in fields(Event.kinds.get(kind, Event)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from ..codec import Decoded, seal, unseal, unsigned
 from ..errors import IntegrityError, UsageError
 from ..events import SnapshotSaved, StepCompleted
 from ..identity import code_of
-from ..keys import ALIASES, BLOBS, closed, intents_of, listing_key, pending, record_key, sealed_as, state_of
+from ..keys import ALIASES, BLOBS, closed, intents_of, listing_key, pending, record_key, run_id_of, sealed_as, state_of
 from ..records import parse, stamp
 from ..secret import secret
 from ..stores import Bytes, Frames, Hold, Store
@@ -197,9 +197,7 @@ def _check_conflicts(store: Store, archive: _Archive, here: Mapping[str, str]) -
         if key.startswith("run/"):
             present = store.get(key)
             if present is not None and parse(key, present).uid != archive.records[key]:
-                raise UsageError(
-                    f"a different run {records.run_id_of(key)!r} exists in {store.url}; rename or delete it first"
-                )
+                raise UsageError(f"a different run {run_id_of(key)!r} exists in {store.url}; rename or delete it first")
         elif key.startswith("event/") and key.split("/")[1] in here:
             run_id, present = here[key.split("/")[1]], store.get(key)
             if present is None:

@@ -15,7 +15,7 @@ from ..effects_once import Unknown
 from ..entries import RunEntries
 from ..errors import UsageError
 from ..keyed import claim, keyed
-from ..keys import record_key
+from ..keys import record_key, run_id_of
 from ..opening import default_store
 from ..records import Record
 from ..retention import Policy, Pruned, free_space, prune
@@ -109,7 +109,7 @@ class History:
 
     def run_ids(self, start: str = "", limit: int | None = None) -> list[str]:
         """The run ids that start with `start`, in alphabetical order. Reads no records."""
-        return [records.run_id_of(key) for key, _ in self.store.scan(record_key(start), limit=limit, most=0)]
+        return [run_id_of(key) for key, _ in self.store.scan(record_key(start), limit=limit, most=0)]
 
     def compare(self, run_id: str, other_id: str) -> Comparison:
         """Compare two runs: the nodes they share, including those with different results, and the nodes that differ, and how."""

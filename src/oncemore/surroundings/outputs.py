@@ -170,9 +170,11 @@ def _merged(context: CallContext, own: Effect | None, paths: _Paths) -> Effect:
                 last[paths.full(each if kind == "gone" else each[0])] = kind, each
     declared = declaration(context) if own is None else own["declared"]
     kinds = ("folders", "files", "links", "gone")
-    found: Any = {kind: [each for last_kind, each in last.values() if last_kind == kind] for kind in kinds}
+    found = {kind: [each for last_kind, each in last.values() if last_kind == kind] for kind in kinds}
     found["gone"].sort(key=lambda name: paths.full(name).count(os.sep), reverse=True)
-    return Effect(declared=declared, **found)
+    return Effect(
+        declared=declared, folders=found["folders"], files=found["files"], links=found["links"], gone=found["gone"]
+    )
 
 
 def _store(found: Mapping[Name, str], paths: _Paths, context: CallContext, effect: Effect) -> None:
