@@ -17,24 +17,23 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from . import current, effects_once, generators, scope
-from .blobs import keeping
 from .codec import Decoded, loads
 from .current import current_session, session_here
-from .dry_run import forbid_plain_call
-from .durations import seconds
 from .entries import Lookup, RunEntries
 from .errors import CodecError, FingerprintError, IntegrityError, OutputMissing, StoreError, UsageError, log, warn
+from .files.blobs import keeping
 from .flight import Blocking, Lease, Path, acquire, drive, drive_async
+from .history.explain import Dependencies, Reason, compare
 from .identity import Arguments, Behaviour, CallIdentity, Identity
 from .node import ASKED, GONE, LEFT_OUT, NEW, CheckpointData, Node, inside, steps_around
-from .overlap import Member
-from .reasons import Dependencies, Reason, compare
 from .records import Reference
 from .session import Session
+from .settings import seconds
 from .stores import Bytes
 from .surroundings import CallContext, Watcher, depend, digest_of, inputs, obstacles, repeated, restore, verifying
 from .surroundings.globals import InOrder
 from .surroundings.output_patterns import check_outputs
+from .surroundings.overlap import Member
 from .surroundings.unseeded import Opening, Unseeded
 
 
@@ -61,7 +60,9 @@ class Call:
     behaviour: Behaviour
     damaged: bool = False  # the node has an entry that can't be trusted
     opening: Opening | None = None  # a hit resets the random generators to this earlier opening
-    concurrent_node: Node | None = None  # the node if the step runs concurrently with others (see overlap.py)
+    concurrent_node: Node | None = (
+        None  # the node if the step runs concurrently with others (see surroundings/overlap.py)
+    )
     intent: Bytes | None = None  # effect="once" only: the stored intent, read under the lease
 
     def use_concurrent_node(self) -> None:
@@ -140,7 +141,8 @@ class Definition:
 
     def call_plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function outside any run."""
-        forbid_plain_call(self.name)
+        if current.rehearsal is not None:
+            current.rehearsal.forbid_plain_call(self.name)
         return self.function(*args, **kwargs)
 
     # -- the path of one call

@@ -7,7 +7,7 @@ process died in between. Nobody can know whether the effect happened, so the run
 run it; or it did, and this was the result.
 
 The identity of a call does not depend on its code, on the order of parameters, or on parameters left at their defaults. After
-edits that change more, the call is compared with the run's records (see `same_call.py`): if it is the same call, it was
+edits that change more, the call is compared with the run's records (see `identity/same_call.py`): if it is the same call, it was
 performed; if that is unclear, the run stops and asks as well.
 """
 
@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from .blobs import listed, release
 from .codec import Decoded, seal, unseal
 from .entries import RunEntries
 from .errors import IntegrityError, UnknownOutcome, UsageError
+from .files.blobs import listed, release
 from .identity import CallIdentity
+from .identity.same_call import CLEARED, SAME_AS, Recorded, Records, recognise
 from .keys import listing_key
 from .node import Node
-from .same_call import CLEARED, SAME_AS, Recorded, Records, recognise
 from .stores import Bytes
 
 COMPLETED, RESOLVED = "completed", "resolved"  # how an intent was settled: by the step, or by the user

@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from .blobs import keeping, listed, listing, release, waiting
 from .codec import Decoded, Encoded, Naming, Packed, encode, pack, seal, tombstone, unseal
 from .errors import IntegrityError, OncemoreError, StoreError
 from .events import Event, SnapshotSaved, StepCompleted, StepForgotten
+from .files.blobs import keeping, listed, listing, release, waiting
 from .flight import Blocking, Completion, Path, Wait
 from .history.timeline import timeline
 from .identity import Part, code_of
@@ -39,7 +39,7 @@ from .keys import (
 )
 from .node import FORGOTTEN, GONE, CheckpointData, Node
 from .records import signed, stamp
-from .secret import secret
+from .settings import secret
 from .stores import Bytes, Frames, Store
 from .surroundings.protocol import EXCUSED
 

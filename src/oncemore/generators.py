@@ -13,11 +13,11 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Itera
 from typing import TYPE_CHECKING, Any
 
 from . import codec
-from .blobs import keeping
 from .errors import CodecError, StoreError, UsageError, warn
+from .files.blobs import keeping
 from .flight import Blocking, Request, Thrown
+from .history.explain import Reason
 from .node import ASKED, inside
-from .reasons import Reason
 from .stores import Bytes, Hold
 from .surroundings import CallContext, Watcher, depend, obstacles, restore
 

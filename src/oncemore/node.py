@@ -13,8 +13,8 @@ from .current import Around
 from .identity import CallIdentity, Part
 from .identity.calls import Variants
 from .keys import idempotency_key_of, intent_key, node_key
-from .overlap import Group
 from .stores import Bytes, Hold
+from .surroundings.overlap import Group
 
 # Why a node runs that has no valid checkpoint.
 NEW = "new node"

@@ -15,22 +15,21 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 from blake3 import blake3
 
 from . import current, records
+from .codec.keyed import keyed
 from .current import current_session
-from .dry_run import DryRun, new_run
 from .entries import RunEntries
 from .errors import StoreError, is_terminal, log
 from .flight import Blocking
-from .keyed import keyed
 from .keys import changed, record_key
 from .modules import loaded
-from .opening import default_store, disabled, ending
-from .records import Reference, checked
+from .records import Reference, checked, ending
 from .run import Run
 from .session import Session
-from .snapshots import Snapshots
-from .stores import Store, open_store
+from .settings import disabled
+from .stores import Store, default_target, open_store
 from .surroundings.inputs import enter as enter_files
 from .surroundings.inputs import leave as leave_files
+from .surroundings.snapshots import Snapshots
 from .surroundings.state import State
 
 if TYPE_CHECKING:
@@ -90,11 +89,11 @@ class checkpoint_scope:
         if disabled():  # an empty store, so that reading the run's history works and finds nothing
             store = open_store(f"memory://disabled-{os.urandom(8).hex()}")
         else:
-            store = default_store() if self._store is None else open_store(self._store)
+            store = open_store(default_target() if self._store is None else self._store)
             store = keyed(store, writing=current.rehearsal is None, strict=self._options["strict"])
-        run = new_run(run_id, store, **self._options).open()
+        run = _new_session(run_id, store, **self._options).open()
         wanted = bool(os.environ.get("ONCEMORE_LOG")) or is_terminal(sys.stderr)
-        if wanted and not self._quiet and not isinstance(run, DryRun):
+        if wanted and not self._quiet and current.rehearsal is None:
             from .report.terminal import open_report
 
             run.report = open_report(run, origin=origin, default=self._store is None)
@@ -135,6 +134,13 @@ class checkpoint_scope:
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         await Blocking(_close, self._exit(), error).later()
+
+
+def _new_session(run_id: str, store: Store, **options: Any) -> Session:
+    """A session for a run; during a dry run, one that writes nothing."""
+    if current.rehearsal is not None:
+        return current.rehearsal.new_run(run_id, store, **options)
+    return Session(run_id, store, **options)
 
 
 def _close(run: Session, error: BaseException | None) -> None:
@@ -190,7 +196,7 @@ def _open_joined(reference: Reference) -> Session:
     store = keyed(open_store(reference.store), writing=False)
     if not reference.id:
         return _shared_only(store)
-    run = new_run(reference.id, store, strict=reference.strict, inputs=reference.inputs)
+    run = _new_session(reference.id, store, strict=reference.strict, inputs=reference.inputs)
     run.attempt, run.distributed = reference.attempt, bool(reference.attempt)
     return run.open(announce=False)
 
@@ -216,7 +222,7 @@ def follow(run: Session) -> None:
 
 def shared_results() -> Session:
     """The session for shared steps that are called outside a scope: results in the default store, without a history."""
-    store = default_store()
+    store = open_store(default_target())
     key = (os.getpid(), current.rehearsal, "", store.url)
     if key not in _joined:
         _joined[key] = _shared_only(keyed(store, writing=current.rehearsal is None))
@@ -232,6 +238,6 @@ def _is_worker() -> bool:
 
 
 def _shared_only(store: Store) -> Session:
-    run = new_run("", store)
+    run = _new_session("", store)
     run.entries = run.shared = RunEntries(run.store, "shared", "shared/", None)
     return run

@@ -19,24 +19,25 @@ from . import current, effects_once, events, records
 from .entries import RunEntries
 from .errors import CodecError, FingerprintError, HoldLost, StoreError, UsageError, log, logger, warn
 from .events import Event
+from .history.explain import Reason
 from .history.timeline import count
 from .identity.calls import Variants
 from .identity.values import digest
 from .keys import counters_of
 from .node import CheckpointData, Node, group_of
-from .opening import Opened, disabled, ending, open_run
-from .overlap import Concurrent, Group
-from .reasons import Reason
-from .records import Record, Reference
-from .repeats import Ordinals, SeenCheckpoints, SharedOrdinals
-from .snapshots import Snapshot, Snapshots
+from .records import Opened, Record, Reference, ending, open_run
+from .settings import disabled
 from .stores import Store
 from .surroundings.inputs import OBSERVED
+from .surroundings.ordinals import Ordinals, SharedOrdinals
+from .surroundings.overlap import Concurrent, Group
 from .surroundings.process import gave_back, took
+from .surroundings.snapshots import Snapshot, Snapshots
 from .surroundings.state import State
 from .surroundings.unseeded import Unseeded, every_state
 
 if TYPE_CHECKING:
+    from .history.named import SeenCheckpoints
     from .report.terminal import Report
     from .retention import Policy
     from .run import Run
@@ -153,7 +154,7 @@ class Session:
         self.started = StartNotifier(lambda event: self.entries.append([event]))
         self._opened: Opened
         self.snapshots = Snapshots()
-        self.seen_checkpoints = SeenCheckpoints()
+        self.seen_checkpoints: SeenCheckpoints | None = None  # the named checkpoints of earlier scopes, once needed
         self._retention, self._since_pruned, self._reuse_written = retention, 0, False
         self.state = State(state)
         self.entries: RunEntries
@@ -290,7 +291,7 @@ class Session:
         self._since_pruned += 1
         if self._retention is not None and self._since_pruned >= every and self.pid == os.getpid():
             self._since_pruned = 0
-            from .retention import prune
+            from .history.prune import prune
 
             try:
                 prune(self.store, self._retention, [self.id], dry_run=False, own=self.id)

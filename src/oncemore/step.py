@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 from . import effects_once
 from .call import Call, Definition
 from .current import engaged, session_here
-from .durations import Duration
 from .errors import NotRecorded, UsageError, trimmed
+from .history.explain import Explanation, Reason
 from .identity import Fingerprint, Key
 from .modules import came_from, find_module
-from .reasons import Explanation, Reason
 from .records import Reference
+from .settings import Duration
 from .surroundings.output_patterns import Outputs
 
 P = ParamSpec("P")

@@ -24,7 +24,7 @@ from ..events import SnapshotSaved, StepCompleted
 from ..identity import code_of
 from ..keys import ALIASES, BLOBS, closed, intents_of, listing_key, pending, record_key, run_id_of, sealed_as, state_of
 from ..records import parse, stamp
-from ..secret import secret
+from ..settings import secret
 from ..stores import Bytes, Frames, Hold, Store
 from .rollback import targets
 from .timeline import timeline

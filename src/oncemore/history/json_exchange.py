@@ -19,11 +19,11 @@ from ..effects_once import COMPLETED, RESOLVED
 from ..errors import CodecError, IntegrityError, NotRecorded, StoreError, UsageError
 from ..events import Event, Forked, RunImported, SnapshotSaved, StepCompleted
 from ..identity import CallIdentity
+from ..identity.same_call import CLEARED, SAME_AS
 from ..keys import intent_key, intents_of, record_key, state_of
 from ..node import LEFT_OUT
 from ..records import Record, checked, sealed, signed
-from ..same_call import CLEARED, SAME_AS
-from ..secret import secret
+from ..settings import secret
 from ..stores import Bytes, Frames, Store
 from .checkpoints import Checkpoint, checkpoints_of
 from .timeline import place_of

@@ -11,12 +11,12 @@ from urllib.parse import unquote
 
 from .. import records
 from ..codec import MAGIC, Decoded, encode, unseal
+from ..codec.keyed import OTHERS, OWNER, claim
 from ..errors import CheckpointWarning, IntegrityError, UsageError
 from ..events import Event, Forked, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted, StepCompleted
-from ..keyed import OTHERS, OWNER, claim
 from ..keys import SIGILS, closed, record_key, sealed_as, variant_key
 from ..records import Record, read_log, sealed
-from ..secret import key_id, key_source, secret
+from ..settings import key_id, key_source, secret
 from ..stores import Bytes, Store, open_store, repair_store
 from .rollback import prefixes
 from .timeline import count, timeline

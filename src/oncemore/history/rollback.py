@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from .. import records
-from ..blobs import listing, sweep
 from ..codec import Decoded, alias, seal, tombstone, unseal
 from ..errors import IntegrityError, UsageError
 from ..events import Event, Forked, RollbackUndone, RolledBack, RunRenamed, StepCompleted
+from ..files.blobs import listing, sweep
 from ..keys import (
     ALIASES,
     BLOBS,
@@ -33,7 +33,7 @@ from ..keys import (
 )
 from ..node import ROLLED_BACK
 from ..records import Record, checked, parse, read, sealed, signed, stamp
-from ..secret import secret
+from ..settings import secret
 from ..stores import Bytes, Frames, Store
 from .checkpoints import Checkpoint, checkpoints_of
 from .timeline import Counted, timeline, totals

@@ -14,12 +14,12 @@ from typing import Literal, Protocol, runtime_checkable
 
 from .. import records
 from ..codec import Decoded, unseal
+from ..codec.keyed import OTHERS, OWNER, owner_of
 from ..errors import CheckpointWarning, IntegrityError
 from ..events import SnapshotSaved, StepCompleted
-from ..keyed import OTHERS, OWNER, owner_of
 from ..keys import listing_key, prefix_of, run_id_of, sealed_as
 from ..records import Record
-from ..secret import secret
+from ..settings import secret
 from ..stores import Bytes, Store
 from ..stores.within import Within
 from .rollback import forks_of, targets

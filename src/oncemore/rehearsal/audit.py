@@ -14,7 +14,6 @@ from functools import partial
 from blake3 import blake3
 
 from .. import records
-from ..dry_run import DryRun, StepPolicy, enough
 from ..errors import CodecError, StoreError, UsageError
 from ..events import Event, StepAdopted, StepCompleted, StepEvent, StepFailed, StepNotKept
 from ..history.compare import difference, outcome
@@ -24,6 +23,7 @@ from ..records import Record
 from ..stores import Store
 from ..surroundings import digest_of
 from ..surroundings.state import ABSENT
+from .dry_run import DryRun, StepPolicy, enough
 from .script import rehearse
 
 Progress = Callable[[str, str], object]  # called with a compared node and its difference, if any

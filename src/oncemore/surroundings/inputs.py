@@ -29,12 +29,12 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 from .. import current
-from ..buffers import content_digest
 from ..codec import encode
 from ..errors import OncemoreError, log, warn
-from ..file import File
+from ..files import File
 from ..identity.input_files import fields_of, path_identity
 from ..identity.values import digest
+from ..stores.buffers import content_digest
 from ..stores.folders import OURS, in_store
 from . import CallContext, Surrounding
 from .audit_hook import listen

@@ -19,13 +19,13 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 from blake3 import blake3
 
-from .buffers import content_digest
-from .codec import Decoded, encode
-from .errors import CodecError, IntegrityError, StoreError, log
-from .keys import BLOBS, blob_key, listing_key, pending, pending_blob, pending_of
-from .secret import secret
-from .stores import Bytes, Frames, Store
-from .stores.folders import OURS
+from ..codec import Decoded, encode
+from ..errors import CodecError, IntegrityError, StoreError, log
+from ..keys import BLOBS, blob_key, listing_key, pending, pending_blob, pending_of
+from ..settings import secret
+from ..stores import Bytes, Frames, Store
+from ..stores.buffers import content_digest
+from ..stores.folders import OURS
 
 CHUNK = 8 << 20
 
