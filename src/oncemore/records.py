@@ -20,7 +20,18 @@ from .codec import seal, unseal
 from .errors import IntegrityError, StoreError, UsageError, warn
 from .events import Event, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted
 from .identity.display import is_secret, masked
-from .keys import alive_key, damaged_key, first_prefix, log_of, new_prefix, record_key, run_id_of
+from .keys import (
+    NODES,
+    RUNS,
+    alive_key,
+    damaged_key,
+    first_prefix,
+    log_of,
+    new_prefix,
+    prefix_of,
+    record_key,
+    run_id_of,
+)
 from .settings import secret
 from .stores import Bytes, Frames, Hold, Store
 from .surroundings.state import Sent
@@ -119,7 +130,7 @@ def read(store: Store, run_id: str) -> Record:
 def scan(store: Store) -> Iterator[tuple[str, Record]]:
     """All runs in a store, except those whose records fail verification: a warning names them."""
     damaged: list[str] = []
-    for key, data in store.scan("run/"):
+    for key, data in store.scan(RUNS):
         try:
             yield run_id_of(key), parse(key, data or b"")
         except IntegrityError:
@@ -130,6 +141,14 @@ def scan(store: Store) -> Iterator[tuple[str, Record]]:
             f"runs in {store.url} are left out because their records were altered or signed with another key: "
             f"{', '.join(damaged[:5])}{more}. `oncemore verify` checks the store, `oncemore key` shows the key in use"
         )
+
+
+def prefixes(store: Store, uid: str) -> Iterator[str]:
+    """All prefixes under which a run has entries."""
+    after = ""
+    while (found := next(store.scan(NODES + uid, after=after, limit=1, most=0), None)) is not None:
+        yield prefix_of(found[0])
+        after = f"{prefix_of(found[0])}\U0010ffff"
 
 
 def change(

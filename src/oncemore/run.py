@@ -12,6 +12,7 @@ from . import current, effects_once, records
 from .events import Event
 from .history.explain import Explanation, why
 from .history.summary import Summary, summarize
+from .keys import log_of
 from .loop import Every, loop
 from .map import OnError, Results, map_items
 from .records import Record, read_log
@@ -76,7 +77,7 @@ class RunView:
     def why(self, node: str) -> Explanation:
         """Why a node, or the last node of a step, last ran: what had changed since an earlier checkpoint."""
         record = self._record()
-        logs = [*(f"event/{uid}/" for uid in record.forebears), record.log]
+        logs = [*(log_of(uid) for uid in record.forebears), record.log]
         return why(self.store, self.id, [event for log in logs for event in read_log(self.store, log)], node)
 
     def _unwritten(self) -> Iterable[Event]:

@@ -20,7 +20,7 @@ from .current import current_session
 from .entries import RunEntries
 from .errors import StoreError, is_terminal, log
 from .flight import Blocking
-from .keys import changed, record_key
+from .keys import SHARED, changed, record_key
 from .modules import loaded
 from .records import Reference, checked, ending
 from .run import Run
@@ -239,5 +239,5 @@ def _is_worker() -> bool:
 
 def _shared_only(store: Store) -> Session:
     run = _new_session("", store)
-    run.entries = run.shared = RunEntries(run.store, "shared", "shared/", None)
+    run.entries = run.shared = RunEntries(run.store, "shared", SHARED, None)
     return run

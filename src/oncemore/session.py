@@ -23,7 +23,7 @@ from .history.explain import Reason
 from .history.timeline import count
 from .identity.calls import Variants
 from .identity.values import digest
-from .keys import counters_of
+from .keys import SHARED, alive_key, counters_of
 from .node import CheckpointData, Node, group_of
 from .records import Opened, Record, Reference, ending, open_run
 from .settings import disabled
@@ -235,7 +235,7 @@ class Session:
     def entries_in(self, store: Store, record: Record) -> tuple[RunEntries, RunEntries]:
         """The entries of the run, and those that all runs share."""
         own = RunEntries(store, record.uid, record.prefix, record.log, self._moved, record.adopted, record.entries)
-        return own, RunEntries(store, "shared", "shared/", record.log)
+        return own, RunEntries(store, "shared", SHARED, record.log)
 
     def leave(self, error: BaseException | None) -> None:
         """Close the scope: record how it ended and what was reused in it."""
@@ -277,10 +277,8 @@ class Session:
         try:
             keys = [key for key, _ in self.store.scan(counters_of(self.entries.owner), most=0)]
             marks = {key: key.split("/")[3] for key in keys}
-            live = self.store.held(
-                [f"alive/{self.entries.owner}/{mark}" for mark in {*marks.values()} - {self.attempt}]
-            )
-            self.store.commit(delete=[key for key in keys if f"alive/{self.entries.owner}/{marks[key]}" not in live])
+            live = self.store.held([alive_key(self.entries.owner, mark) for mark in {*marks.values()} - {self.attempt}])
+            self.store.commit(delete=[key for key in keys if alive_key(self.entries.owner, marks[key]) not in live])
         except StoreError as error:
             log("run %s: the ordinals of identical calls could not be removed: %s", self.id, error)
 

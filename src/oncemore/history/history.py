@@ -14,7 +14,7 @@ from ..codec.keyed import claim, keyed
 from ..effects_once import Unknown
 from ..entries import RunEntries
 from ..errors import UsageError
-from ..keys import record_key, run_id_of
+from ..keys import SHARED, record_key, run_id_of
 from ..records import Record
 from ..retention import Policy
 from ..run import RunView
@@ -171,7 +171,7 @@ class History:
         """The entries with the intents of the run, and those of steps that runs share."""
         record = records.read(self.store, run_id)
         own = RunEntries(self.store, record.uid, record.prefix, record.log)
-        return own, RunEntries(self.store, "shared", "shared/", None)
+        return own, RunEntries(self.store, "shared", SHARED, None)
 
     def verify(self, progress: Progress | None = None) -> Verified:
         """Check the signature of every entry, and that everything runs refer to exists. Changes nothing.

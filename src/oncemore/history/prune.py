@@ -12,7 +12,7 @@ from .. import records
 from ..codec import tombstone
 from ..events import CheckpointsPruned, Event, SnapshotSaved
 from ..files.blobs import release
-from ..keys import ALIASES, REMOVED, listing_key
+from ..keys import ALIASES, REMOVED, SHARED, listing_key, log_of
 from ..node import PRUNED
 from ..records import Outdated, Record, stamp
 from ..retention import Policy
@@ -92,7 +92,7 @@ class _Needed(NamedTuple):
 
 
 def _needed(store: Store, record: Record) -> _Needed:
-    every = (each for fork in forks_of(store, record.uid) for each in timeline(store, f"event/{fork}/").ever())
+    every = (each for fork in forks_of(store, record.uid) for each in timeline(store, log_of(fork)).ever())
     shared = [each for each in every if each.log == record.log]
     return _Needed({each.event.seq for each in shared}, _snapshots(shared))
 
@@ -118,7 +118,7 @@ def _remove(
     left = Counter(c.node_key for c in every if c.entry)
     for start in range(0, len(going), _BATCH):
         batch = going[start : start + _BATCH]
-        keys = [c.entry for c in batch if c.entry and not c.entry.startswith("shared/")]
+        keys = [c.entry for c in batch if c.entry and not c.entry.startswith(SHARED)]
         entries = [entry for key in keys if (entry := entry_of(store, key)) is not None]
         put: dict[str, Frames] = {key: tombstone(key, secret(), PRUNED) for key in keys}
         put[REMOVED] = stamp()

@@ -18,6 +18,7 @@ from ..errors import CodecError, StoreError, UsageError
 from ..events import Event, StepAdopted, StepCompleted, StepEvent, StepFailed, StepNotKept
 from ..history.compare import difference, outcome
 from ..identity import code_of
+from ..keys import SHARED
 from ..node import Node
 from ..records import Record
 from ..stores import Store
@@ -171,7 +172,7 @@ class _Comparing(StepPolicy):
             self._progress(event.node, differs)
 
     def _compare(self, run: DryRun, event: StepCompleted) -> str:
-        entries = run.shared if event.entry.startswith("shared/") else run.entries
+        entries = run.shared if event.entry.startswith(SHARED) else run.entries
         node, new = entries.node(event.step, *event.fingerprint.split(".")), entries.read(event.entry)
         assert new is not None
         reads, result = new.meta.get("reads", {}), outcome(entries, new)

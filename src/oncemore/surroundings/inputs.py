@@ -34,6 +34,7 @@ from ..errors import OncemoreError, log, warn
 from ..files import File
 from ..identity.input_files import fields_of, path_identity
 from ..identity.values import digest
+from ..keys import written_files_of
 from ..stores.buffers import content_digest
 from ..stores.folders import OURS, in_store
 from . import CallContext, Surrounding
@@ -388,7 +389,7 @@ class RunFiles:
     def _key(self, path: str) -> str:
         run = self._run()
         owner = run.entries.owner if run is not None else ""
-        return f"wrote/{owner}/{blake3(os.fsencode(self.name(path))).hexdigest(length=16)}"
+        return written_files_of(owner) + blake3(os.fsencode(self.name(path))).hexdigest(length=16)
 
     def _stored(self, path: str) -> dict[str, Any]:
         run = self._run()
