@@ -182,6 +182,11 @@ class RunEntries:
         entry = self._cache.get(node.key)
         return entry.meta if isinstance(entry, Decoded) and entry.meta.get("reads") else None
 
+    def drew_numbers(self, node: Node) -> bool:
+        """Whether the node drew from a random generator when it last ran. Only looks at the cache."""
+        meta = self.readings(node)
+        return meta is not None and any(read.startswith("random:") for read in meta["reads"])
+
     def _known(self, node: Node) -> Iterator[str]:
         """The keys of the node under its own code, then under codes whose checkpoints were adopted for it."""
         yield node.key

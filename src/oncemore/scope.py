@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from . import current, records
 from .codec.keyed import keyed
-from .current import current_session
+from .current import current_session, session_here
 from .entries import RunEntries
 from .errors import StoreError, is_terminal, log
 from .flight import Blocking
@@ -176,7 +176,20 @@ _process = os.getpid()
 _joined: dict[tuple[int, Any, str, str], Session] = {}  # by process, dry run, run id and store
 
 
-def join(reference: Reference) -> Session:
+def find_run(reference: Reference | None, *, share: bool) -> Session | None:
+    """The run a call belongs to: the current one, the one the step was sent from, or, with `share`, the default store."""
+    run = session_here()
+    forked = run is not None and run.pid != os.getpid()
+    if run is None or (reference is not None and forked):  # a run inherited through a fork is the parent's
+        if reference is None and not share:
+            return None
+        run = _shared_results() if reference is None else _join(reference)
+    elif forked:
+        _follow(run)
+    return None if run.disabled else run
+
+
+def _join(reference: Reference) -> Session:
     """Take part, for one call, in a run that another process has opened.
 
     The call starts with the state that the run had when the step was sent. Its changes to the state are recorded with the
@@ -186,7 +199,7 @@ def join(reference: Reference) -> Session:
     run = _joined.get(key)
     if run is None or run.attempt != reference.attempt:  # ordinals are valid within one scope
         run = _joined[key] = _open_joined(reference)
-    follow(run)
+    _follow(run)
     call = copy.copy(run)
     call.state, call.snapshots = State(reference.state.load()), Snapshots()
     return call
@@ -201,7 +214,7 @@ def _open_joined(reference: Reference) -> Session:
     return run.open(announce=False)
 
 
-def follow(run: Session) -> None:
+def _follow(run: Session) -> None:
     """Catch up with a run that another process has open: drop cached entries if any were replaced or forgotten.
 
     A rollback changes the record, and with it the prefix of the entries.
@@ -220,14 +233,14 @@ def follow(run: Session) -> None:
             entries.drop_cache()
 
 
-def shared_results() -> Session:
+def _shared_results() -> Session:
     """The session for shared steps that are called outside a scope: results in the default store, without a history."""
     store = open_store(default_target())
     key = (os.getpid(), current.rehearsal, "", store.url)
     if key not in _joined:
         _joined[key] = _shared_only(keyed(store, writing=current.rehearsal is None))
     if _is_worker():
-        follow(_joined[key])
+        _follow(_joined[key])
     return _joined[key]
 
 

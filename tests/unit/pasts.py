@@ -9,7 +9,7 @@ from typing import Any
 
 from oncemore import Run, checkpoint_scope, checkpointed, current_run
 from oncemore.codec import Decoded
-from oncemore.codec.keyed import OWNER
+from oncemore.keys import OWNER
 from oncemore.settings import secret
 from oncemore.stores import Bytes, Frames, Hold, Store, open_store
 

@@ -11,7 +11,7 @@ import pytest
 
 from oncemore import CheckpointWarning, File, History, IntegrityError, checkpoint_scope, checkpointed, memoized
 from oncemore.cli import main
-from oncemore.codec.keyed import OWNER
+from oncemore.keys import OWNER
 from oncemore.settings import key_file, key_id
 from oncemore.stores import open_store
 from tests.processes import Script

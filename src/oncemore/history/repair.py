@@ -11,10 +11,23 @@ from urllib.parse import unquote
 
 from .. import records
 from ..codec import MAGIC, Decoded, encode, unseal
-from ..codec.keyed import OTHERS, OWNER, claim
+from ..codec.keyed import claim
 from ..errors import CheckpointWarning, IntegrityError, UsageError
 from ..events import Event, Forked, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted, StepCompleted
-from ..keys import EVENTS, FORKS, NODES, SIGILS, closed, deleted_key, first_prefix, record_key, sealed_as, variant_key
+from ..keys import (
+    EVENTS,
+    FORKS,
+    NODES,
+    OTHERS,
+    OWNER,
+    SIGILS,
+    closed,
+    deleted_key,
+    first_prefix,
+    record_key,
+    sealed_as,
+    variant_key,
+)
 from ..records import Record, prefixes, read_log, sealed
 from ..settings import key_id, key_source, secret
 from ..stores import Bytes, Store, open_store, repair_store

@@ -14,12 +14,14 @@ from typing import Literal, Protocol, runtime_checkable
 
 from .. import records
 from ..codec import Decoded, unseal
-from ..codec.keyed import OTHERS, OWNER, owner_of
+from ..codec.keyed import owner_of
 from ..errors import CheckpointWarning, IntegrityError
 from ..events import SnapshotSaved, StepCompleted
 from ..keys import (
     DELETED,
     EVENTS,
+    OTHERS,
+    OWNER,
     PENDING,
     SHARED,
     fork_mark,
