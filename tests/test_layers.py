@@ -15,31 +15,21 @@ PACKAGE = Path(__file__).resolve().parent.parent / "src" / "oncemore"
 FACE = "__init__"  # the public names
 
 # The six layers, from the innermost to the outermost. A room is a module or a subpackage; it may import its own layer
-# and those before it. A module of `history` that is named here lies further in than the rest of it.
+# and those before it. A module of a subpackage that is named here lies further in than the rest of it.
 LAYERS: dict[str, set[str]] = {
-    "primitives": {"errors", "modules", "buffers", "current", "events", "durations", "overlap", "secret"},
-    "codec and stores": {"codec", "stores", "flight", "blobs", "file", "keyed", "keys", "snapshots"},
+    "primitives": {"errors", "modules", "current", "events", "settings", "stores.buffers"},
+    "codec and stores": {"codec", "stores", "files", "flight", "keys"},
     "identity and surroundings": {"identity", "surroundings"},
     "entries and records": {
-        *("records", "opening", "node", "entries", "reasons", "repeats", "effects_once", "same_call"),
-        *("history.timeline", "history.summary"),
+        *("records", "node", "entries", "effects_once"),
+        *("history.timeline", "history.summary", "history.explain"),
     },
-    "scope, call and step": {
-        "session",
-        "run",
-        "map",
-        "loop",
-        "dry_run",
-        "scope",
-        "generators",
-        "call",
-        "step",
-    },
+    "scope, call and step": {"session", "run", "map", "loop", "scope", "generators", "call", "step"},
     "outer rooms": {"history", "retention", "rehearsal", "report", "cli", "testing", FACE},
 }
 RANK = {room: rank for rank, rooms in enumerate(LAYERS.values()) for room in rooms}
 OUTERMOST = len(LAYERS) - 1
-STORES = {"stores", "errors", "modules", "buffers"}  # a store knows nothing of runs, pickles or Python
+STORES = {"stores", "stores.buffers", "errors", "modules"}  # a store knows nothing of runs, pickles or Python
 
 HEAVY = {
     *("numpy", "pandas", "polars", "pyarrow", "joblib", "attr", "hypothesis", "pytest"),

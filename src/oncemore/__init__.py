@@ -1,6 +1,7 @@
 """oncemore: run your script once more; what is done stays done."""
 
 from importlib import import_module as _import_module
+from os import environ as _environ
 from typing import TYPE_CHECKING
 
 from .errors import (
@@ -18,12 +19,12 @@ from .errors import (
     UnknownOutcome,
     UsageError,
 )
-from .file import File
+from .files import File
+from .history.explain import Change, Explanation
 from .history.summary import Summary
 from .identity import Fingerprint, register_identity
 from .map import Failure, Results
 from .node import idempotency_key
-from .reasons import Change, Explanation
 from .run import Run, current_run
 from .scope import checkpoint_scope
 from .step import Step, checkpointed, memoized
@@ -73,6 +74,10 @@ __all__ = [
     "register_identity",
     "register_surrounding",
 ]
+
+
+if "ONCEMORE_LOOK" in _environ:  # this process was started by a script in a dry run
+    from .rehearsal import dry_run as _dry_run  # noqa: F401
 
 
 if not TYPE_CHECKING:  # a checker would take any name for one of ours

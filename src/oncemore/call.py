@@ -9,33 +9,29 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from . import current, effects_once, generators, scope
-from .blobs import keeping
+from . import current, effects_once, generators
 from .codec import Decoded, loads
-from .current import current_session, session_here
-from .dry_run import forbid_plain_call
-from .durations import seconds
+from .current import current_session
 from .entries import Lookup, RunEntries
-from .errors import CodecError, FingerprintError, IntegrityError, OutputMissing, StoreError, UsageError, log, warn
+from .errors import CodecError, FingerprintError, IntegrityError, OutputMissing, StoreError, UsageError, warn
+from .files.blobs import keeping
 from .flight import Blocking, Lease, Path, acquire, drive, drive_async
-from .identity import Arguments, Behaviour, CallIdentity, Identity
+from .history.explain import Dependencies, Reason, compare
+from .identity import Arguments, Behaviour, Identity
 from .node import ASKED, GONE, LEFT_OUT, NEW, CheckpointData, Node, inside, steps_around
-from .overlap import Member
-from .reasons import Dependencies, Reason, compare
-from .records import Reference
 from .session import Session
+from .settings import seconds
 from .stores import Bytes
 from .surroundings import CallContext, Watcher, depend, digest_of, inputs, obstacles, repeated, restore, verifying
-from .surroundings.globals import InOrder
 from .surroundings.output_patterns import check_outputs
-from .surroundings.unseeded import Opening, Unseeded
+from .surroundings.overlap import Member
+from .surroundings.unseeded import Opening
 
 
 class Invoke:
@@ -59,9 +55,12 @@ class Call:
     kwargs: dict[str, Any]
     arguments: Arguments
     behaviour: Behaviour
+    why: str | None = None  # why the last look-up found no valid checkpoint, if that is known
     damaged: bool = False  # the node has an entry that can't be trusted
     opening: Opening | None = None  # a hit resets the random generators to this earlier opening
-    concurrent_node: Node | None = None  # the node if the step runs concurrently with others (see overlap.py)
+    concurrent_node: Node | None = (
+        None  # the node if the step runs concurrently with others (see surroundings/overlap.py)
+    )
     intent: Bytes | None = None  # effect="once" only: the stored intent, read under the lease
 
     def use_concurrent_node(self) -> None:
@@ -75,34 +74,19 @@ class Call:
     @property
     def recursive(self) -> bool:
         """Whether this call happens while its own node is being computed."""
-        around = steps_around()
-        return bool(around) and self.node.key in [node.key for node in around]
+        return self.node.key in [node.key for node in steps_around()]
 
 
 class Recalled(NamedTuple):
-    """The outcome of a recall: an entry with its value and effects, or the reason why there is none."""
+    """A valid entry of a node with its value and effects. Without a `context`, it is only a value."""
 
-    entry: Decoded | None = None
-    value: Any = None
+    entry: Decoded
+    value: Any
     effects: Mapping[str, Any] = MappingProxyType({})
     context: CallContext | None = None
-    why: str | None = None
 
 
-_NOTHING = Recalled()
 _CHANGES_ELSEWHERE = "its changes were recorded with a step that ran at the same time and is not skipped"
-
-
-class Skippable(NamedTuple):
-    """A recorded call of `run.map` that has not been skipped yet.
-
-    `ended` orders it among the steps that ran concurrently, `reuse` skips it and returns its value. `is_complete` says
-    whether all of its changes can be restored once the steps that ended before it have been skipped; if not, it runs.
-    """
-
-    ended: int
-    reuse: Callable[[], Any]
-    is_complete: Callable[[], bool]
 
 
 class Definition:
@@ -140,7 +124,8 @@ class Definition:
 
     def call_plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function outside any run."""
-        forbid_plain_call(self.name)
+        if current.rehearsal is not None:
+            current.rehearsal.forbid_plain_call(self.name)
         return self.function(*args, **kwargs)
 
     # -- the path of one call
@@ -152,17 +137,12 @@ class Definition:
             return (yield Invoke(self.function, args, kwargs))
         leases: list[Lease[Any]] = []
         try:
-            found = _NOTHING
-            while True:
-                if not fresh:
-                    found = yield from self._try_recall(call, found)
-                    if found.entry is not None:
-                        return self.reuse(call, found)
-                look = functools.partial(self._recall_under_lease, call, fresh=fresh, warned=found.why)
-                leases = yield from self._acquire(call, look)
-                if leases:  # else another thread or task had it: recall what it recorded
-                    break
-            lease = leases[0]
+            while not leases:
+                found = None if fresh else (yield from self.try_recall(call))
+                if found is not None:
+                    return self.reuse(call, found)
+                leases = yield from self._acquire(call, fresh)  # none if another thread or task had it: recall again
+            lease = leases[-1]
             if isinstance(lease.seen, Recalled):
                 return self.reuse(call, lease.seen)
             return (yield from self._compute(call, lease, lease.seen))
@@ -170,156 +150,10 @@ class Definition:
             self.give_back(call)
             raise
         finally:
-            for held in leases:
+            for held in reversed(leases):
                 held.release()
 
-    def find_skippable(self, run: Session, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Path[Skippable | None]:
-        """The recorded call, ready to be skipped later; None if it has no valid checkpoint."""
-        call = self.identify(run, args, kwargs)
-        found = _NOTHING
-        try:
-            if call is not None and not call.recursive:
-                found = yield from self._try_recall(call, found)
-        finally:
-            if call is not None and found.entry is None:
-                self.give_back(call)
-        if call is None or found.entry is None:
-            return None
-        ended = 0 if found.context is None else found.entry.meta.get("ended", 0)
-        return Skippable(
-            ended, functools.partial(self.reuse, call, found), functools.partial(self._is_complete, call, found)
-        )
-
-    def _is_complete(self, call: Call, found: Recalled) -> bool:
-        """Whether the concurrent steps that some of its changes may be recorded with have been skipped as well."""
-        assert found.entry is not None
-        concurrent = call.run.concurrent
-        if self.once or found.context is None or concurrent.made.issuperset(found.entry.meta.get("needs", ())):
-            return True
-        concurrent.parted.add(call.node.key)
-        self.give_back(call)
-        return False
-
-    def may_skip(self, run: Session) -> bool:
-        """Whether any call of this step can have a checkpoint."""
-        return run.resumed or self.share or run.entries.has_aliases or self.name in run.ran or self.name in run.reused
-
-    def _try_recall(self, call: Call, found: Recalled) -> Path[Recalled]:
-        """Recall the node; `found` is the outcome of the previous attempt.
-
-        In a new run, only this process can have written anything, so an entry that is not in memory does not exist.
-        """
-        stored = call.run.resumed or self.share or call.entries.has_aliases
-        if stored and self._drive is drive_async and not call.entries.at_hand(call.node):
-            yield from call.entries.fetch(call.node)
-        if call.entries.at_hand(call.node):
-            return self.recall(call, found.why)
-        if stored or call.entries.has(call.node):
-            found = yield Blocking(self.recall, call, found.why)
-        return found
-
-    def _acquire(self, call: Call, look: Callable[[Bytes | None], Any]) -> Path[list[Lease[Any]]]:
-        """The lease on the node; with effect="once", also a lease on the call, whose key does not depend on code.
-
-        Empty if another thread or task of this process had one of them.
-        """
-        guards: list[Lease[Any]] = []
-        around = [key for node in steps_around() for key in (node.key, *([node.intent] if node.call else []))]
-        if self.once:
-            guard = yield from acquire(
-                call.run.store, call.node.intent, lambda entry: entry, name=call.node.id, around=around, required=True
-            )
-            if guard is None:
-                return []
-            guards, call.intent = [guard], guard.seen
-        lease: Lease[Any] | None = None
-        try:
-            lease = yield from acquire(
-                call.run.store, call.node.key, look, name=call.node.id, around=around, required=self.once
-            )
-            return [] if lease is None else [lease, *guards]
-        finally:
-            if lease is None:
-                for guard in guards:
-                    guard.release()
-
-    def _recall_under_lease(
-        self, call: Call, entry: Bytes | None, *, fresh: bool, warned: str | None
-    ) -> Recalled | Reason:
-        """What another process recorded before we got the lease, or the reason to run. `entry` is the node's entry now."""
-        if fresh:
-            return Reason(ASKED[0])
-        if entry is not None:
-            call.entries.learn(call.node, entry)
-        if entry is not None or call.intent is not None:
-            found = self.recall(call, warned)
-            if found.entry is not None:
-                return found
-            warned = found.why
-        return Reason(warned) if warned else self.reason(call)
-
-    def _compute(self, call: Call, lease: Lease[Any], why: Reason) -> Path[Any]:
-        """Run the function, and record its result and effects."""
-        run, node = call.run, call.node
-        dependencies = self.dependencies(call)  # now: the function may change what it depends on
-        run.will_run(node, why.text, once=self.once)
-        begin = functools.partial(effects_once.begin, call.entries, node, call.intent, requested=why.text in ASKED)
-        settled = (yield Blocking(begin)) if self.once else None
-        member = run.beside.enter()
-        token, leave = current.enter(run if run.id else current_session()), inside(node)
-        try:
-            watcher = Watcher(self.context(call, runs=True, member=member))
-            running, started = run.begin(node), time.perf_counter()
-            try:
-                value = (yield Invoke(self.function, call.args, call.kwargs)) if settled is None else settled.load()
-                if watcher.waiting:
-                    yield Blocking(watcher.returned)
-            except BaseException as error:
-                watcher.failed()
-                elapsed = time.perf_counter() - started
-                if isinstance(error, Exception):
-                    yield Blocking(functools.partial(self._record_failure, call, error, reason=why, seconds=elapsed))
-                elif run.report is not None:
-                    run.report.interrupted(node.step, elapsed)
-                raise
-            finally:
-                run.started.end(running)
-        except BaseException:
-            member.leave()
-            raise
-        finally:
-            leave()
-            current.leave(token)
-        elapsed = time.perf_counter() - started
-        watcher.context.value = value
-        try:
-            effects = watcher.effects()
-        except (CodecError, StoreError) as error:
-            yield Blocking(functools.partial(run.not_saved, node, str(error), seconds=elapsed))
-            return value
-        else:
-            self._note_changes(call, effects)
-        finally:
-            member.leave()
-        data = self.checkpoint_data(value, effects, watcher.context, dependencies)
-        data.hold, data.seen, data.damaged = lease.hold, lease.entry, call.damaged
-        if member.overlapped and call.behaviour.data:
-            run.concurrent.steps.add(self.name)
-            data.meta["beside"] = True
-        if member.needs:
-            data.meta["needs"] = member.needs
-        if member.overlapped and (effects or member.needs):
-            data.meta["ended"] = member.ended or run.concurrent.stamp()
-        run.concurrent.parted.discard(node.key)
-        yield Blocking(functools.partial(run.record_result, node, data, reason=why, seconds=elapsed))
-        return value
-
-    def _record_failure(self, call: Call, error: Exception, *, reason: Reason, seconds: float) -> None:
-        if self.once and not isinstance(error, OutputMissing):  # which is raised after the body has finished
-            effects_once.withdraw(call.entries, call.node)
-        call.run.record_failure(call.node, error, reason=reason, seconds=seconds)
-
-    # -- identity
+    # -- bind and identify
 
     def identify(
         self, run: Session, args: tuple[Any, ...], kwargs: dict[str, Any], *, take: bool = True
@@ -370,12 +204,6 @@ class Definition:
             own = datum.slot is None or datum.slot.space is None
             yield f"{self.name}/{datum.name}" if own else datum.name
 
-    def _note_changes(self, call: Call, effects: Mapping[str, Any]) -> None:
-        """Note that this step, not the script, changed the data that its code reads."""
-        if "globals" in effects:
-            with call.run.beside.lock:  # read and noted together, so that the last to read has the last word
-                call.run.beside.epochs.leave(zip(self._data_names(call), call.behaviour.look_again()))
-
     def give_back(self, call: Call) -> None:
         """The call failed: the next identical one is the same node."""
         if call.arguments.ordinal is not None:
@@ -383,26 +211,50 @@ class Definition:
 
     # -- recall
 
-    def recall(self, call: Call, warned: str | None = None) -> Recalled:
-        """Load the node's checkpoint, or say why it is not valid. `warned` is a reason that was already warned about."""
-        entry, why = self.find(call, warned, again=False)
+    def may_skip(self, run: Session) -> bool:
+        """Whether any call of this step can have a checkpoint."""
+        return run.resumed or self.share or run.entries.has_aliases or self.name in run.ran or self.name in run.reused
+
+    def try_recall(self, call: Call) -> Path[Recalled | None]:
+        """Recall the node if it can have a checkpoint.
+
+        In a new run, only this process can have written anything, so an entry that is not in memory does not exist.
+        """
+        stored = call.run.resumed or self.share or call.entries.has_aliases
+        if stored and self._drive is drive_async and not call.entries.at_hand(call.node):
+            yield from call.entries.fetch(call.node)
+        if call.entries.at_hand(call.node):
+            return self._recall(call)
+        found: Recalled | None = None
+        if stored or call.entries.has(call.node):
+            found = yield Blocking(self._recall, call)
+        return found
+
+    def _recall(self, call: Call) -> Recalled | None:
+        """Load the node's checkpoint; None if it is not valid, and `call.why` says why not."""
+        warned = call.why
+        entry = self.find(call, again=False).entry
         if entry is None:
-            return Recalled(why=why)
+            return None
         if call.node.key in call.run.concurrent.parted and not self.once:
-            return Recalled(why=_CHANGES_ELSEWHERE)
+            call.why = _CHANGES_ELSEWHERE
+            return None
         try:
             if entry.value_only and not verifying and not self.options["outputs"]:
-                return Recalled(entry, entry.load(), why=why)
-            value, effects, context = self.load(call, entry)
+                return Recalled(entry, entry.load())
+            context = self.match_objects(call, entry, ("argument", "global", "state"))
+            value, effects = self.load(call, entry, context)
             for kind, obstacle in obstacles(context, effects, self.repeated(call, entry)):
                 if not self.once:
-                    return Recalled(why=obstacle)
+                    call.why = obstacle
+                    return None
                 warn(f"step {self.name} is not performed again, but its effects cannot be restored: {obstacle}")
                 effects.pop(kind, None)
-            return Recalled(entry, value, effects, context, why)
+            return Recalled(entry, value, effects, context)
         except CodecError as error:
             if call.entries.replaced(entry):
-                return self.recall(call, warned)
+                call.why = warned
+                return self._recall(call)
             if self.once:
                 raise CodecError(
                     f"step {self.name} was performed on {effects_once.at(entry)} and is not performed again, but its recorded "
@@ -410,118 +262,43 @@ class Definition:
                 ) from error
             if str(error) != warned:
                 warn(f"step {self.name} runs again: {error}")
-            return Recalled(why=str(error))
+            call.why = str(error)
+            return None
 
-    def reuse(self, call: Call, found: Recalled) -> Any:
-        """Skip the step: restore its effects, so that everything is as if it had run, and return its value."""
-        assert found.entry is not None
-        value = found.value
-        again = found.context is not None and self.repeated(call, found.entry)
-        call.run.count_reuse(self.name, call.node.key, found.entry.seconds)
-        if found.entry.key == call.node.intent:
-            self._warn_performed(call, found)
-        if found.entry.read_files or self.identity.inputs:
-            self.check_files(call, found.entry)
-        if found.context is not None:
-            depend(call.run, found.entry.meta.get("reads", ()))
-            if call.opening is not None and call.run.unseeded is not None and call.run.unseeded.choose(call.opening):
-                call.run.beside.epochs.restart(call.opening.digests.items())
-            member = call.run.beside.enter()  # so that its changes are not taken for the script's own
-            try:
-                found.context.member = member
-                with member.group.lock:
-                    call.run.concurrent.skipped(found.entry.meta.get("ended", 0))
-                    value, effects = self._load_in_order(call, found)
-                    restore(found.context, effects, repeated=again or ())
-                    self._note_changes(call, effects)
-            finally:
-                member.leave()
-            call.run.applied.add(found.entry.key)
-        return value
-
-    def _load_in_order(self, call: Call, found: Recalled) -> tuple[Any, Mapping[str, Any]]:
-        """The value and effects, loaded now that the steps that ended before it have been skipped; see `InOrder`."""
-        assert found.entry is not None and found.context is not None
-        in_order = found.effects.get("globals", {}).get("in order")
-        if in_order is not None:
-            with keeping(call.run.store), contextlib.suppress(LookupError):  # the data has different content now
-                value, effects = loads(in_order, found.entry.meta.get("main", ""), found.context.roots.find)
-                return value, effects
-        return found.value, found.effects
-
-    def check_files(self, call: Call, entry: Decoded) -> None:
-        """Warn about files that changed since the step read them; see `inputs.reused`."""
-        read, arguments = entry.meta.get("files", {}), dict(zip(self.identity.names, call.arguments.bound))
-        inputs.reused(call.run, self.name, call.node.key, self.options, arguments, read)
-
-    def repeated(self, call: Call, entry: Decoded) -> set[str]:
-        """The kinds of effects not to apply twice, if this scope has applied those of the entry before."""
-        return repeated(entry.meta.get("reads", ())) if entry.key in call.run.applied else set()
-
-    def _warn_performed(self, call: Call, found: Recalled) -> None:
-        """Warn, once per step and scope, that an effect="once" call is not performed again though it has no checkpoint."""
-        assert found.entry is not None
-        why = found.why or self.compare(call).text
-        explanation = f"its checkpoint is no longer valid: {why}" if why != NEW else "it no longer has a checkpoint"
-        was, now = CallIdentity.from_json(found.entry.meta["identity"]), call.node.identity
-        if now is not None and now.digest != was.digest:
-            explanation = f"it was recorded as {was.step}({', '.join(was.values)}), before the step was edited"
-        performed = f"step {self.name} was performed on {effects_once.at(found.entry)} and is not performed again ({explanation})"
-        if self.name in call.run.warned_performed:
-            log("run %s: %s", call.run.id, performed)
-            return
-        call.run.warned_performed.add(self.name)
-        warn(
-            f"{performed}. This call returns its recorded result, and so do other such calls of the step in this scope. "
-            f"{effects_once.remedy(self.name)}"
-        )
-
-    def find(self, call: Call, warned: str | None = None, *, again: bool = True) -> Lookup:
-        """The node's checkpoint if it is valid now; otherwise None, with the reason if it is known.
+    def find(self, call: Call, *, again: bool = True) -> Lookup:
+        """The node's checkpoint if it is valid now; otherwise None, with the reason if it is known, as in `call.why`.
 
         For an effect="once" call that was performed but has no valid checkpoint, the record of its performance.
         """
         if call.run.wants_fresh(call.node, once=self.once):
-            return Lookup(None, ASKED[1])
-        found = self._find_checkpoint(call, warned, again)
-        if found.entry is None and self.once:
-            performed, doubt = effects_once.performed(call.entries, call.node), call.node.doubt
-            return Lookup(performed, found.why if doubt is None else f"it may have been performed: {doubt['doubt']}")
+            found = Lookup(None, ASKED[1])
+        else:
+            found = self._find_checkpoint(call, again)
+            if found.entry is None and self.once:
+                performed, doubt = effects_once.performed(call.entries, call.node), call.node.doubt
+                found = Lookup(
+                    performed, found.why if doubt is None else f"it may have been performed: {doubt['doubt']}"
+                )
+        call.why = found.why
         return found
 
-    def _find_checkpoint(self, call: Call, warned: str | None, again: bool) -> Lookup:
+    def _find_checkpoint(self, call: Call, again: bool) -> Lookup:
         run, node = call.run, call.node
-
-        def warn_unless_performed(text: str) -> None:
-            if not self.once or effects_once.find(call.entries, node) is None:  # otherwise the step doesn't run again
-                warn(text)
-
         try:
-            entry, why = call.entries.find(node, functools.partial(digest_of, run), again=again)
-            if entry is None and call.concurrent_node is not None:
-                other = call.entries.find(call.concurrent_node, functools.partial(digest_of, run), again=again).entry
-                if other is not None and other.meta.get("beside"):
-                    entry = other
-                    call.use_concurrent_node()
-            if entry is None and run.unseeded is not None:
-                entry = self._find_earlier_draw(call, run.unseeded)
-            if entry is not None and not entry.value_only and entry.meta.get("beside"):
-                run.concurrent.steps.add(self.name)
+            entry, why = self._look_up(call, again)
         except StoreError as error:
             if run.strict and isinstance(error, IntegrityError):
                 raise
             call.damaged = True
             why = f"entry damaged: {error}"
-            if why != warned:
-                warn_unless_performed(f"step {self.name} runs again: its checkpoint is damaged: {error}")
+            self._warn_runs_again(call, why, f"its checkpoint is damaged: {error}")
             return Lookup(None, why)
-        if why is not None and why != warned:
-            if GONE in why:
-                if run.strict:
-                    raise IntegrityError(f"step {self.name}: entry {node.key} is gone from the store")
-                warn_unless_performed(f"step {self.name} runs again: its checkpoint {node.key} is gone from the store")
-            elif why == LEFT_OUT:
-                warn_unless_performed(f"step {self.name} runs again: its result, or one of its effects, was {LEFT_OUT}")
+        if why is not None and GONE in why:
+            if run.strict and why != call.why:
+                raise IntegrityError(f"step {self.name}: entry {node.key} is gone from the store")
+            self._warn_runs_again(call, why, f"its checkpoint {node.key} is gone from the store")
+        elif why == LEFT_OUT:
+            self._warn_runs_again(call, why, f"its result, or one of its effects, was {LEFT_OUT}")
         if entry is not None and self.expires is not None:
             age = time.time() - entry.time
             if age > self.expires:
@@ -532,43 +309,197 @@ class Definition:
                 return Lookup(None, changed)
         return Lookup(entry, why)
 
-    def _find_earlier_draw(self, call: Call, unseeded: Unseeded) -> Decoded | None:
-        """The checkpoint of a step that drew from unseeded generators as an earlier scope of this process found them."""
-        noted = call.entries.readings(call.node)
-        if noted is None or not any(read.startswith("random:") for read in noted["reads"]):
-            return None
-        openings = unseeded.earlier()  # before `chosen` is read: another thread may choose one in between
-        chosen = unseeded.chosen
-        # Once one is chosen, only reads of concurrent steps ("~") refer to it: generators may be reset for another step.
-        prefix = "random:" if chosen is None else "random:~"
-        for opening in openings if chosen is None else [chosen]:
+    def _look_up(self, call: Call, again: bool) -> Lookup:
+        """The node's entry; else that of the same call while other steps ran, or after an earlier opening of the scope."""
+        run, now = call.run, functools.partial(digest_of, call.run)
+        entry, why = call.entries.find(call.node, now, again=again)
+        if entry is None and call.concurrent_node is not None:
+            other = call.entries.find(call.concurrent_node, now, again=again).entry
+            if other is not None and other.meta.get("beside"):
+                entry = other
+                call.use_concurrent_node()
+        if entry is None and run.unseeded is not None and call.entries.drew_numbers(call.node):
+            for opening, then in run.unseeded.digests_then(now):
+                entry = call.entries.find(call.node, then).entry
+                if entry is not None:
+                    call.opening = opening
+                    break
+        if entry is not None and not entry.value_only and entry.meta.get("beside"):
+            run.concurrent.steps.add(self.name)
+        return Lookup(entry, why)
 
-            def digest_then(read: str, opening: Opening = opening) -> str:
-                known = opening.digests.get(read.replace("~", "", 1)) if read.startswith(prefix) else None
-                return digest_of(call.run, read) if known is None else known.hex()
+    def _warn_runs_again(self, call: Call, why: str, text: str) -> None:
+        """Warn, unless the look-up before this one did so, or the step was performed and so doesn't run again."""
+        if why != call.why and not (self.once and effects_once.find(call.entries, call.node) is not None):
+            warn(f"step {self.name} runs again: {text}")
 
-            found = call.entries.find(call.node, digest_then).entry
-            if found is not None:
-                call.opening = opening
-                return found
-        return None
-
-    def load(
-        self, call: Call, entry: Decoded, context: CallContext | None = None
-    ) -> tuple[Any, dict[str, Any], CallContext]:
+    def load(self, call: Call, entry: Decoded, context: CallContext) -> tuple[Any, dict[str, Any]]:
         """An entry's value and effects. CodecError if the caller's objects are not shared as they were then."""
-        if context is None:
-            context = self.match_objects(call, entry, ("argument", "global", "state"))
         with keeping(call.run.store):
             loaded = entry.load(context.roots.find)
-        value, effects = loaded if entry.meta.get("effects") else (loaded, {})
-        return value, effects, context
+        return loaded if entry.meta.get("effects") else (loaded, {})
 
     def read(self, call: Call, entry: Decoded) -> Any:
         """An entry's value, or a generator of its items. Nothing is restored or counted as reused."""
         if self.yields:
             return self._drive(generators.read(self, call, entry))
-        return self.load(call, entry)[0]
+        return self.load(call, entry, self.match_objects(call, entry, ("argument", "global", "state")))[0]
+
+    # -- skip the step
+
+    def reuse(self, call: Call, found: Recalled) -> Any:
+        """Skip the step: restore its effects, so that everything is as if it had run, and return its value."""
+        entry, value, _, context = found
+        run, again = call.run, self.repeated(call, entry) if context is not None else set[str]()
+        run.count_reuse(self.name, call.node.key, entry.seconds)
+        if entry.key == call.node.intent:
+            effects_once.warn_performed(run, call.node, entry, call.why or self.compare(call).text)
+        if entry.read_files or self.identity.inputs:
+            self.check_files(call, entry)
+        if context is not None:
+            depend(run, entry.meta.get("reads", ()))
+            if call.opening is not None and run.unseeded is not None and run.unseeded.choose(call.opening):
+                run.beside.epochs.restart(call.opening.digests.items())
+            member = context.member = run.beside.enter()  # so that its changes are not taken for the script's own
+            try:
+                with member.group.lock:
+                    run.concurrent.skipped(entry.meta.get("ended", 0))
+                    value, effects = self._load_in_order(call, found, context)
+                    restore(context, effects, repeated=again)
+                    self._note_changes(call, effects)
+            finally:
+                member.leave()
+            run.applied.add(entry.key)
+        return value
+
+    def _load_in_order(self, call: Call, found: Recalled, context: CallContext) -> tuple[Any, Mapping[str, Any]]:
+        """The value and effects, loaded now that the steps that ended before it have been skipped; see `InOrder`."""
+        in_order = found.effects.get("globals", {}).get("in order")
+        if in_order is not None:
+            with keeping(call.run.store), contextlib.suppress(LookupError):  # the data has different content now
+                value, effects = loads(in_order, found.entry.meta.get("main", ""), context.roots.find)
+                return value, effects
+        return found.value, found.effects
+
+    def _note_changes(self, call: Call, effects: Mapping[str, Any]) -> None:
+        """Note that this step, not the script, changed the data that its code reads."""
+        if "globals" in effects:
+            with call.run.beside.lock:  # read and noted together, so that the last to read has the last word
+                call.run.beside.epochs.leave(zip(self._data_names(call), call.behaviour.look_again()))
+
+    def check_files(self, call: Call, entry: Decoded) -> None:
+        """Warn about files that changed since the step read them; see `inputs.reused`."""
+        read, arguments = entry.meta.get("files", {}), dict(zip(self.identity.names, call.arguments.bound))
+        inputs.reused(call.run, self.name, call.node.key, self.options, arguments, read)
+
+    def repeated(self, call: Call, entry: Decoded) -> set[str]:
+        """The kinds of effects not to apply twice, if this scope has applied those of the entry before."""
+        return repeated(entry.meta.get("reads", ())) if entry.key in call.run.applied else set()
+
+    # -- lease
+
+    def _acquire(self, call: Call, fresh: bool) -> Path[list[Lease[Any]]]:
+        """The lease on the node; with effect="once", first one on the call, whose key does not depend on code.
+
+        Empty if another thread or task of this process had one of them.
+        """
+        node = call.node
+        around = [key for other in steps_around() for key in (other.key, *([other.intent] if other.call else []))]
+
+        def read_intent(intent: Bytes | None) -> None:
+            call.intent = intent
+
+        wanted: list[tuple[str, Callable[[Bytes | None], Any]]] = [(node.intent, read_intent)] if self.once else []
+        wanted.append((node.key, functools.partial(self._recall_under_lease, call, fresh)))
+        leases: list[Lease[Any]] = []
+        try:
+            for key, look in wanted:
+                lease = yield from acquire(call.run.store, key, look, name=node.id, around=around, required=self.once)
+                if lease is None:
+                    return []
+                leases.append(lease)
+            return leases
+        finally:
+            if len(leases) < len(wanted):
+                for lease in leases:
+                    lease.release()
+
+    def _recall_under_lease(self, call: Call, fresh: bool, entry: Bytes | None) -> Recalled | Reason:
+        """What another process recorded before we got the lease, or the reason to run. `entry` is the node's entry now."""
+        if fresh:
+            return Reason(ASKED[0])
+        if entry is not None:
+            call.entries.learn(call.node, entry)
+        if entry is not None or call.intent is not None:
+            found = self._recall(call)
+            if found is not None:
+                return found
+        return Reason(call.why) if call.why else self.reason(call)
+
+    # -- watch, run, record
+
+    def _compute(self, call: Call, lease: Lease[Any], why: Reason) -> Path[Any]:
+        """Run the function, and record its result and effects."""
+        run, node = call.run, call.node
+        dependencies = self.dependencies(call)  # now: the function may change what it depends on
+        run.will_run(node, why.text, once=self.once)
+        begin = functools.partial(effects_once.begin, call.entries, node, call.intent, requested=why.text in ASKED)
+        settled = (yield Blocking(begin)) if self.once else None
+        member = run.beside.enter()
+        token, leave = current.enter(run if run.id else current_session()), inside(node)
+        try:
+            watcher = Watcher(self.context(call, runs=True, member=member))
+            running, started = run.begin(node), time.perf_counter()
+            try:
+                value = (yield Invoke(self.function, call.args, call.kwargs)) if settled is None else settled.load()
+                if watcher.waiting:
+                    yield Blocking(watcher.returned)
+            except BaseException as error:
+                watcher.failed()
+                elapsed = time.perf_counter() - started
+                if isinstance(error, Exception):
+                    yield Blocking(functools.partial(self._record_failure, call, error, reason=why, seconds=elapsed))
+                elif run.report is not None:
+                    run.report.interrupted(node.step, elapsed)
+                raise
+            finally:
+                run.started.end(running)
+        except BaseException:
+            member.leave()
+            raise
+        finally:
+            leave()
+            current.leave(token)
+        elapsed = time.perf_counter() - started
+        watcher.context.value = value
+        try:
+            effects = watcher.effects()
+        except (CodecError, StoreError) as error:
+            yield Blocking(functools.partial(run.not_saved, node, str(error), seconds=elapsed))
+            return value
+        else:
+            self._note_changes(call, effects)
+        finally:
+            member.leave()
+        data = CheckpointData.of(value, effects, watcher.context, dependencies, once=self.once)
+        data.hold, data.seen, data.damaged = lease.hold, lease.entry, call.damaged
+        if member.overlapped and call.behaviour.data:
+            run.concurrent.steps.add(self.name)
+            data.meta["beside"] = True
+        if member.needs:
+            data.meta["needs"] = member.needs
+        if member.overlapped and (effects or member.needs):
+            data.meta["ended"] = member.ended or run.concurrent.stamp()
+        run.concurrent.parted.discard(node.key)
+        yield Blocking(functools.partial(run.record_result, node, data, reason=why, seconds=elapsed))
+        return value
+
+    def _record_failure(self, call: Call, error: Exception, *, reason: Reason, seconds: float) -> None:
+        if self.once and not isinstance(error, OutputMissing):  # which is raised after the body has finished
+            effects_once.withdraw(call.entries, call.node)
+        call.run.record_failure(call.node, error, reason=reason, seconds=seconds)
+
+    # -- what the surroundings see, and why the step runs
 
     def match_objects(self, call: Call, entry: Decoded, kinds: tuple[str, ...] = ("argument",)) -> CallContext:
         """The call's context, with the caller's objects under the names that they have in the entry."""
@@ -588,8 +519,6 @@ class Definition:
         node = call.node.key
         return CallContext(self.name, call.run, arguments, counted, self.options, data, spaces, digests, node, member)
 
-    # -- why it runs, and what is recorded
-
     def reason(self, call: Call) -> Reason:
         """Why a node without a checkpoint runs: something it depends on changed, or it is new."""
         return self.compare(call) if call.run.resumed else Reason(NEW)
@@ -604,50 +533,6 @@ class Definition:
         closure = call.run.variants.closure_of(self.identity.naming)
         call.node.name = functools.partial(self.identity.key_of, call.arguments, closure)
         return Dependencies(call.arguments.parts, behaviour.parts, behaviour.packages, behaviour.data_parts)
-
-    def checkpoint_data(
-        self, value: Any, effects: dict[str, Any], context: CallContext, dependencies: Dependencies
-    ) -> CheckpointData:
-        """What to record of a completed node."""
-        shown = {
-            name: part.to_json()
-            for name, part in (*dependencies.arguments.items(), *dependencies.reads.items())
-            if part.shown
-        }
-        meta: dict[str, Any] = {
-            "arguments": {name: part.digest for name, part in dependencies.arguments.items()},
-            "shown": shown,
-        }
-        if context.roots.routes:
-            in_order = InOrder(value, effects, context.roots.name_in_order)
-            effects["globals"] = {**effects.get("globals", {}), "in order": in_order}
-        if dependencies.reads:
-            meta["data"] = {name: part.digest for name, part in dependencies.reads.items()}
-        if context.reads:
-            meta["reads"] = context.reads
-            shown.update(context.shown)
-        if context.files:
-            meta["files"] = context.files
-        if effects:
-            meta["effects"] = sorted(effects)
-        name = None
-        if context.roots or "globals" in effects:
-            name, meta["roots"] = context.roots.name, context.roots.listed
-        recorded = (value, effects) if effects else value
-        code, packages = dependencies.code, dependencies.packages
-        return CheckpointData(recorded, meta, code, packages, context.reads, name, once=self.once)
-
-    def find_run(self, reference: Reference | None = None) -> Session | None:
-        """The run a call belongs to: the current one, the one the step was sent from, or, with `share`, the default store."""
-        run = session_here()
-        forked = run is not None and run.pid != os.getpid()
-        if run is None or (reference is not None and forked):  # a run inherited through a fork is the parent's
-            if reference is None and not self.share:
-                return None
-            run = scope.shared_results() if reference is None else scope.join(reference)
-        elif forked:
-            scope.follow(run)
-        return None if run.disabled else run
 
 
 def _default_name(function: Any) -> str:

@@ -17,6 +17,7 @@ from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
+    from .rehearsal.dry_run import Look
     from .session import Session
 
     def wrap_function_wrapper(target: object, name: str, wrapper: Callable[..., Any]) -> object: ...
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 _NOT_SET: Any = object()
 _current: ContextVar[Session | None] = ContextVar("oncemore_run", default=_NOT_SET)  # not set outside of any scope
-rehearsal: Any = None  # a `Look` during a dry run (see dry_run.py)
+rehearsal: Look | None = None  # during a dry run (see rehearsal/dry_run.py)
 opened: dict[Session, tuple[Session | None, int]] = {}  # the runs open in this process: their outer runs and threads
 engaged: set[object] = set()  # references to active runs and dry runs; without any, a call is a plain function call
 

@@ -7,7 +7,7 @@ process died in between. Nobody can know whether the effect happened, so the run
 run it; or it did, and this was the result.
 
 The identity of a call does not depend on its code, on the order of parameters, or on parameters left at their defaults. After
-edits that change more, the call is compared with the run's records (see `same_call.py`): if it is the same call, it was
+edits that change more, the call is compared with the run's records (see `identity/same_call.py`): if it is the same call, it was
 performed; if that is unclear, the run stops and asks as well.
 """
 
@@ -18,17 +18,20 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .blobs import listed, release
 from .codec import Decoded, seal, unseal
 from .entries import RunEntries
-from .errors import IntegrityError, UnknownOutcome, UsageError
+from .errors import IntegrityError, UnknownOutcome, UsageError, log, warn
+from .files.blobs import listed, release
 from .identity import CallIdentity
+from .identity.same_call import CLEARED, SAME_AS, Recorded, Records, recognise
 from .keys import listing_key
-from .node import Node
-from .same_call import CLEARED, SAME_AS, Recorded, Records, recognise
+from .node import NEW, Node
 from .stores import Bytes
+
+if TYPE_CHECKING:
+    from .session import Session
 
 COMPLETED, RESOLVED = "completed", "resolved"  # how an intent was settled: by the step, or by the user
 
@@ -117,6 +120,23 @@ def remedy(step: str) -> str:
     """How to perform a call again."""
     name = step.rpartition(".")[2]
     return f"`{name}.refresh(...)` performs it again, `{name}.forget(...)` lets the next call perform it"
+
+
+def warn_performed(run: Session, node: Node, record: Decoded, why: str) -> None:
+    """Warn, once per step and scope, that a call is not performed again though it has no checkpoint."""
+    explanation = f"its checkpoint is no longer valid: {why}" if why != NEW else "it no longer has a checkpoint"
+    was, now = CallIdentity.from_json(record.meta["identity"]), node.identity
+    if now is not None and now.digest != was.digest:
+        explanation = f"it was recorded as {was.step}({', '.join(was.values)}), before the step was edited"
+    performed = f"step {node.step} was performed on {at(record)} and is not performed again ({explanation})"
+    if node.step in run.warned_performed:
+        log("run %s: %s", run.id, performed)
+        return
+    run.warned_performed.add(node.step)
+    warn(
+        f"{performed}. This call returns its recorded result, and so do other such calls of the step in this scope. "
+        f"{remedy(node.step)}"
+    )
 
 
 def withdraw(entries: RunEntries, node: Node) -> None:

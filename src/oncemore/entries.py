@@ -13,15 +13,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from .blobs import keeping, listed, listing, release, waiting
 from .codec import Decoded, Encoded, Naming, Packed, encode, pack, seal, tombstone, unseal
 from .errors import IntegrityError, OncemoreError, StoreError
 from .events import Event, SnapshotSaved, StepCompleted, StepForgotten
+from .files.blobs import keeping, listed, listing, release, waiting
 from .flight import Blocking, Completion, Path, Wait
 from .history.timeline import timeline
 from .identity import Part, code_of
 from .keys import (
     ALIASES,
+    NODES,
     REMOVED,
     SIGILS,
     changed,
@@ -32,14 +33,13 @@ from .keys import (
     items_of,
     listing_key,
     loop_snapshots_of,
-    prefix_of,
     quoted,
     state_of,
     variant_key,
 )
 from .node import FORGOTTEN, GONE, CheckpointData, Node
-from .records import signed, stamp
-from .secret import secret
+from .records import prefixes, signed, stamp
+from .settings import secret
 from .stores import Bytes, Frames, Store
 from .surroundings.protocol import EXCUSED
 
@@ -182,6 +182,11 @@ class RunEntries:
         entry = self._cache.get(node.key)
         return entry.meta if isinstance(entry, Decoded) and entry.meta.get("reads") else None
 
+    def drew_numbers(self, node: Node) -> bool:
+        """Whether the node drew from a random generator when it last ran. Only looks at the cache."""
+        meta = self.readings(node)
+        return meta is not None and any(read.startswith("random:") for read in meta["reads"])
+
     def _known(self, node: Node) -> Iterator[str]:
         """The keys of the node under its own code, then under codes whose checkpoints were adopted for it."""
         yield node.key
@@ -202,7 +207,7 @@ class RunEntries:
             return set()
         counted = timeline(self.store, self._log).counted()
         steps = [
-            each for each in counted if isinstance(each.event, StepCompleted) and each.event.entry.startswith("node/")
+            each for each in counted if isinstance(each.event, StepCompleted) and each.event.entry.startswith(NODES)
         ]
         return {self.prefix + each.place.partition("@")[0] for each in steps}.difference(list(self._cache))
 
@@ -261,7 +266,7 @@ class RunEntries:
     @staticmethod
     def _prefix(key: str) -> str:
         """The prefix of the entries that are fetched together: those of a run, or of one shared step."""
-        return key[: key.index("/", len("node/")) + 1] if key.startswith("node/") else key[: key.rindex("/") + 1]
+        return key[: key.index("/", len(NODES)) + 1] if key.startswith(NODES) else key[: key.rindex("/") + 1]
 
     def fetch(self, node: Node) -> Path[None]:
         """Fetch all small entries for a coroutine. Many run at once, and each read would take a thread of its own."""
@@ -476,14 +481,8 @@ class RunEntries:
         """The keys of the node under prefixes that rollbacks of the run have replaced. None if forks may need the entries."""
         if self._log is None or next(self.store.scan(fork_marks_of(self.owner), limit=1, most=0), None) is not None:
             return None
-        keys: list[str] = []
-        after = ""
-        while (found := next(self.store.scan(f"node/{self.owner}", after=after, limit=1, most=0), None)) is not None:
-            prefix = prefix_of(found[0])
-            after = f"{prefix}\U0010ffff"
-            if prefix != self.prefix:
-                keys.append(prefix + node.key[len(self.prefix) :])
-        return keys
+        others = [prefix for prefix in prefixes(self.store, self.owner) if prefix != self.prefix]
+        return [prefix + node.key[len(self.prefix) :] for prefix in others]
 
     def _has_checkpoint(self, key: str) -> bool:
         """Whether there is an entry, even a damaged one, other than a tombstone."""

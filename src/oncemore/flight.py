@@ -20,6 +20,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from .errors import StoreError, log, trimmed, warn
 from .events import lane, on_behalf_of
+from .keys import WAITING
 from .stores import Bytes, Hold, Store
 
 T = TypeVar("T")
@@ -27,7 +28,6 @@ T = TypeVar("T")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 _CHECK_OWNER_EVERY = 1.0  # seconds after which a waiter checks that the lease still has an owner
 _REPORT_AFTER = 30.0  # seconds after which a waiter says what it is waiting for
-WAITING = "waiting/"  # prefix of the marks of calls that wait for a lease
 
 
 class Request(Protocol):

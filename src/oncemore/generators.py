@@ -13,11 +13,11 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Itera
 from typing import TYPE_CHECKING, Any
 
 from . import codec
-from .blobs import keeping
 from .errors import CodecError, StoreError, UsageError, warn
+from .files.blobs import keeping
 from .flight import Blocking, Request, Thrown
-from .node import ASKED, inside
-from .reasons import Reason
+from .history.explain import Reason
+from .node import ASKED, CheckpointData, inside
 from .stores import Bytes, Hold
 from .surroundings import CallContext, Watcher, depend, obstacles, restore
 
@@ -198,7 +198,7 @@ def _replay(step: Definition, call: Call, entry: Decoded, context: CallContext) 
             if sent is not None:
                 raise UsageError(f"step {step.name} is replayed from its checkpoint, so nothing can be sent to it")
     _match_state(step, entry.meta.get("roots", ()), context)
-    value, effects, _ = step.load(call, entry, context)
+    value, effects = step.load(call, entry, context)
     restore(context, effects, repeated=again)
     return value
 
@@ -348,7 +348,7 @@ class _Recording:
             return functools.partial(run.not_saved, node, str(error), seconds=elapsed)
         if self._items:
             self._pack()
-        data = self._step.checkpoint_data(value, effects, self._context, self._dependencies)
+        data = CheckpointData.of(value, effects, self._context, self._dependencies, once=False)
         data.chunks, data.items = self._chunks, self._keys
         data.seen, data.damaged, data.owner = self._seen, self._call.damaged, self._owner
         if self._blobs:

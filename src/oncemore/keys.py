@@ -17,12 +17,21 @@ from blake3 import blake3
 
 SIGILS = "$^"  # after a run's prefix, these start keys that are no node's; in step names they are quoted
 
+# What the keys of each kind begin with.
+RUNS, EVENTS, NODES, SHARED, STATES, ITEMS, INTENTS = "run/", "event/", "node/", "shared/", "state/", "items/", "once/"
+CHUNKS, LISTINGS, PENDING = "blob/", "files/", "pending/"
+FORKS, DELETED = "forks/", "gone/"
+WAITING = "waiting/"  # marks of calls that wait for a lease
+
+OWNER = "key/owner"  # holds the id of the key that the store was made with. Not signed, as other keys must read it
+OTHERS = "other/"  # what the keys of entries written with other keys begin with
+
 # Stamps: random bytes, replaced whenever something happens, so that a commit can expect that it has not happened meanwhile.
 ALIASES = "changed/aliases"  # aliases were created
 REMOVED = "changed/removed"  # entries were removed
 BLOBS = "changed/blobs"  # a step relies on a chunk of a file that existed already
 
-_UNSIGNED = ("pending/", "changed/", "forks/", "gone/", "key/", "other/", "waiting/")
+_UNSIGNED = (PENDING, "changed/", FORKS, DELETED, "key/", OTHERS, WAITING)
 
 
 def in_key(name: str, longest: int = 900) -> str:
@@ -47,12 +56,12 @@ def quoted(name: str) -> str:
 
 
 def record_key(run_id: str) -> str:
-    return f"run/{in_key(run_id)}"  # never truncated: an id has at most 200 characters
+    return RUNS + in_key(run_id)  # never truncated: an id has at most 200 characters
 
 
 def run_id_of(key: str) -> str:
     """The id of the run whose record has this key."""
-    return unquote(key.removeprefix("run/"))
+    return unquote(key.removeprefix(RUNS))
 
 
 def damaged_key(record: str) -> str:
@@ -62,7 +71,7 @@ def damaged_key(record: str) -> str:
 
 def log_of(owner: str) -> str:
     """The run's events, by number."""
-    return f"event/{owner}/"
+    return f"{EVENTS}{owner}/"
 
 
 def alive_key(owner: str, token: str) -> str:
@@ -72,7 +81,7 @@ def alive_key(owner: str, token: str) -> str:
 
 def intents_of(owner: str) -> str:
     """Intents of effect="once" steps, and the records that they were performed."""
-    return f"once/{owner}/"
+    return f"{INTENTS}{owner}/"
 
 
 def idempotency_key_of(owner: str, call: str) -> str:
@@ -90,17 +99,31 @@ def counters_of(owner: str) -> str:
 
 def items_of(owner: str) -> str:
     """Chunks of generators' items."""
-    return f"items/{owner}/"
+    return f"{ITEMS}{owner}/"
 
 
 def state_of(owner: str) -> str:
     """Snapshots of state and generators by content, and the unseeded generators when the run began."""
-    return f"state/{owner}/"
+    return f"{STATES}{owner}/"
 
 
 def fork_marks_of(owner: str) -> str:
     """A mark for each fork that may have aliases of the run's entries."""
-    return f"forks/{owner}/"
+    return f"{FORKS}{owner}/"
+
+
+def fork_mark(owner: str, fork: str) -> str:
+    return fork_marks_of(owner) + fork
+
+
+def deleted_key(owner: str) -> str:
+    """Marks a run that was deleted, or is being imported while the key is held."""
+    return DELETED + owner
+
+
+def written_files_of(owner: str) -> str:
+    """What a run knows about the files that its steps have written and read."""
+    return f"wrote/{owner}/"
 
 
 def changed(owner: str) -> str:
@@ -113,18 +136,18 @@ def changed(owner: str) -> str:
 
 def first_prefix(owner: str) -> str:
     """The prefix of the entries of a new run."""
-    return f"node/{owner}/"
+    return f"{NODES}{owner}/"
 
 
 def new_prefix(owner: str) -> str:
     """Another prefix for the entries of a run, after a rollback."""
-    return f"node/{owner}.{os.urandom(4).hex()}/"
+    return f"{NODES}{owner}.{os.urandom(4).hex()}/"
 
 
 def prefix_of(entry: str) -> str:
     """The run's prefix, or "shared/", that the key of an entry begins with."""
     kind, _, rest = entry.partition("/")
-    return "shared/" if kind == "shared" else f"{kind}/{rest.partition('/')[0]}/"
+    return SHARED if kind == "shared" else f"{kind}/{rest.partition('/')[0]}/"
 
 
 def closed(prefix: str) -> str:
@@ -155,17 +178,17 @@ def code_key(code: str) -> str:
 
 def blob_key(digest: bytes) -> str:
     """One chunk of a file."""
-    return f"blob/{digest.hex()}"
+    return CHUNKS + digest.hex()
 
 
 def listing_key(entry: str) -> str:
     """The list of an entry's chunks."""
-    return f"files/{entry}"
+    return LISTINGS + entry
 
 
 def pending_of(node: str) -> str:
     """Marks for the chunks that a node needs before it has a checkpoint."""
-    return f"pending/{node}/"
+    return f"{PENDING}{node}/"
 
 
 def pending(node: str, blob: str) -> str:
@@ -174,7 +197,7 @@ def pending(node: str, blob: str) -> str:
 
 def pending_blob(mark: str) -> str:
     """The key of the chunk that such a mark is for."""
-    return f"blob/{mark.rpartition('/blob/')[2]}"
+    return CHUNKS + mark.rpartition(f"/{CHUNKS}")[2]
 
 
 # -- signatures
@@ -182,6 +205,6 @@ def pending_blob(mark: str) -> str:
 
 def sealed_as(key: str) -> str | None:
     """The key an entry is signed for: an event's is that of its log. None for marks and stamps, which are not signed."""
-    if key.startswith("event/"):
+    if key.startswith(EVENTS):
         return key[: key.rindex("/") + 1]
     return None if key.startswith(_UNSIGNED) else key

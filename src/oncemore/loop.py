@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from blake3 import blake3
 
-from .durations import Duration, seconds
 from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
 from .events import SnapshotSaved
 from .identity.values import Digests, digest
+from .settings import Duration, seconds
 from .surroundings.loop_variables import Variables
 from .surroundings.mutable_types import ATOMS
 from .surroundings.process import Changes, Process, Taken, record, stop

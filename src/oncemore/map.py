@@ -15,6 +15,7 @@ from .errors import UsageError
 from .flight import Path, drive, drive_async
 
 if TYPE_CHECKING:
+    from .call import Call, Definition, Recalled
     from .session import Session
 
 OnError = Literal["raise", "collect"]
@@ -68,7 +69,7 @@ class _Calls(NamedTuple):
     on_error: OnError
     progress: Progress
     side_by_side: AbstractContextManager[None]
-    find_skippable: Callable[[Any], Path[Any]] | None
+    find_skippable: Callable[[Any], Path[_Skippable | None]] | None
 
     def failed(self, index: int, error: Exception) -> Failure:
         """Raise the error, or return the `Failure` that takes the place of the result."""
@@ -95,7 +96,37 @@ class _Calls(NamedTuple):
         return {i: copy_context().run(self.one, i, hit.reuse, advance) for i, hit in hits if hit.is_complete()}
 
 
-def _skippable_finder(step: Any) -> Callable[[Any], Path[Any]] | None:
+class _Skippable(NamedTuple):
+    """A recorded call that has not been skipped yet."""
+
+    step: Definition
+    call: Call
+    found: Recalled
+
+    @property
+    def ended(self) -> int:
+        """When it ended, which orders it among the steps that ran concurrently."""
+        return 0 if self.found.context is None else self.found.entry.meta.get("ended", 0)
+
+    def reuse(self) -> Any:
+        return self.step.reuse(self.call, self.found)
+
+    def is_complete(self) -> bool:
+        """Whether the concurrent steps that some of its changes may be recorded with have been skipped as well.
+
+        To be asked once the steps that ended before it have been skipped. If they have not, it runs.
+        """
+        if self.step.once or self.found.context is None:
+            return True
+        concurrent, needs = self.call.run.concurrent, self.found.entry.meta.get("needs", ())
+        if concurrent.made.issuperset(needs):
+            return True
+        concurrent.parted.add(self.call.node.key)
+        self.step.give_back(self.call)
+        return False
+
+
+def _skippable_finder(step: Any) -> Callable[[Any], Path[_Skippable | None]] | None:
     """A function that looks up the recorded call for an item; None if `step` is no step, or has no checkpoints.
 
     The calls of the first run changed globals in the order in which they ended. So recorded calls are skipped in that order,
@@ -108,11 +139,24 @@ def _skippable_finder(step: Any) -> Callable[[Any], Path[Any]] | None:
     if not hasattr(step, "_self_parts"):
         return None
     unbound, first = step._self_parts()
-    definition = unbound._self_definition
-    run = None if definition.yields else definition.find_run(unbound._self_reference)
+    definition: Definition = unbound._self_definition
+    run = None if definition.yields else unbound._self_find_run()
     if run is None or not definition.may_skip(run):
         return None
-    return lambda item: definition.find_skippable(run, (*first, *args, item), kwargs)
+
+    def find(item: Any) -> Path[_Skippable | None]:
+        call, found = definition.identify(run, (*first, *args, item), kwargs), None
+        if call is None:
+            return None
+        try:
+            if not call.recursive:
+                found = yield from definition.try_recall(call)
+        finally:
+            if found is None:
+                definition.give_back(call)
+        return None if found is None else _Skippable(definition, call, found)
+
+    return find
 
 
 def _progress(run: Session, step: Callable[[Any], Any], name: str | None, total: int) -> Progress:

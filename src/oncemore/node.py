@@ -6,15 +6,20 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .codec import Encoded, Naming
 from .current import Around
 from .identity import CallIdentity, Part
 from .identity.calls import Variants
 from .keys import idempotency_key_of, intent_key, node_key
-from .overlap import Group
 from .stores import Bytes, Hold
+from .surroundings import CallContext
+from .surroundings.globals import InOrder
+from .surroundings.overlap import Group
+
+if TYPE_CHECKING:
+    from .history.explain import Dependencies
 
 # Why a node runs that has no valid checkpoint.
 NEW = "new node"
@@ -97,6 +102,32 @@ class CheckpointData:
     damaged: bool = False  # `seen` could not be read
     owner: str = ""  # the key that its files' chunks are marked as pending for; by default the node's
     blobs: list[str] = field(default_factory=list[str])  # the keys of its files' chunks
+
+    @staticmethod
+    def of(
+        value: Any, effects: dict[str, Any], context: CallContext, dependencies: Dependencies, *, once: bool
+    ) -> CheckpointData:
+        """What to save of a call that returned `value`. `dependencies` are as they were before it ran."""
+        arguments, code, packages, data = dependencies
+        shown = {name: part.to_json() for name, part in {**arguments, **data}.items() if part.shown}
+        meta: dict[str, Any] = {"arguments": {name: part.digest for name, part in arguments.items()}, "shown": shown}
+        if context.roots.routes:
+            in_order = InOrder(value, effects, context.roots.name_in_order)
+            effects["globals"] = {**effects.get("globals", {}), "in order": in_order}
+        if data:
+            meta["data"] = {name: part.digest for name, part in data.items()}
+        if context.reads:
+            meta["reads"] = context.reads
+            shown.update(context.shown)
+        if context.files:
+            meta["files"] = context.files
+        if effects:
+            meta["effects"] = sorted(effects)
+        name = None
+        if context.roots or "globals" in effects:
+            name, meta["roots"] = context.roots.name, context.roots.listed
+        recorded = (value, effects) if effects else value
+        return CheckpointData(recorded, meta, code, packages, context.reads, name, once=once)
 
 
 _inside = Around[Node]("oncemore_inside")  # the nodes being computed around us

@@ -10,18 +10,34 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .codec import seal, unseal
-from .errors import IntegrityError, UsageError, warn
-from .events import Event
-from .keys import alive_key, first_prefix, log_of, new_prefix, record_key, run_id_of
-from .secret import secret
+from .errors import IntegrityError, StoreError, UsageError, warn
+from .events import Event, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted
+from .identity.display import is_secret, masked
+from .keys import (
+    NODES,
+    RUNS,
+    alive_key,
+    damaged_key,
+    first_prefix,
+    log_of,
+    new_prefix,
+    prefix_of,
+    record_key,
+    run_id_of,
+)
+from .settings import secret
 from .stores import Bytes, Frames, Hold, Store
 from .surroundings.state import Sent
+
+if TYPE_CHECKING:
+    from .session import Session
 
 
 @dataclass
@@ -114,7 +130,7 @@ def read(store: Store, run_id: str) -> Record:
 def scan(store: Store) -> Iterator[tuple[str, Record]]:
     """All runs in a store, except those whose records fail verification: a warning names them."""
     damaged: list[str] = []
-    for key, data in store.scan("run/"):
+    for key, data in store.scan(RUNS):
         try:
             yield run_id_of(key), parse(key, data or b"")
         except IntegrityError:
@@ -125,6 +141,14 @@ def scan(store: Store) -> Iterator[tuple[str, Record]]:
             f"runs in {store.url} are left out because their records were altered or signed with another key: "
             f"{', '.join(damaged[:5])}{more}. `oncemore verify` checks the store, `oncemore key` shows the key in use"
         )
+
+
+def prefixes(store: Store, uid: str) -> Iterator[str]:
+    """All prefixes under which a run has entries."""
+    after = ""
+    while (found := next(store.scan(NODES + uid, after=after, limit=1, most=0), None)) is not None:
+        yield prefix_of(found[0])
+        after = f"{prefix_of(found[0])}\U0010ffff"
 
 
 def change(
@@ -210,3 +234,108 @@ def status(store: Store, record: Record) -> str:
 def stamp() -> Frames:
     """A new value for one of the stamps, see keys.py."""
     return [os.urandom(8)]
+
+
+# -- opening a run: finds or creates its record, and notes in it that this scope has the run open
+
+
+class Opened(NamedTuple):
+    """An open run: its record, and the lock which shows that this scope has it open. `mark` is the scope's token."""
+
+    record: Record
+    resumed: bool
+    mark: str = ""
+    hold: Hold | None = None
+
+    def close(self) -> None:
+        if self.hold is not None:
+            self.hold.release()
+
+
+def open_run(run: Session, *, announce: bool) -> Opened:
+    """Find or create the run in its store. `announce` is off for workers that join another process's scope."""
+    mark = os.urandom(4).hex() if announce else ""
+    try:
+        while True:
+            opened = _resume(run, mark) or _create(run, mark)
+            if opened is not None:
+                return opened
+    except StoreError as error:
+        if isinstance(error, IntegrityError):
+            raise
+        warn(f"run {run.id}: nothing will be saved: {error}")
+        data = run.store.get(record_key(run.id))
+        if data is not None:  # the store can be read, but not written
+            return Opened(parse(record_key(run.id), data), resumed=True)
+        return Opened(Record.new(run.workflow), resumed=False)
+
+
+def _resume(run: Session, mark: str) -> Opened | None:
+    """Open an existing run; None if there is none, or none with a sound record."""
+    data = None
+    try:
+        data = run.store.get(record_key(run.id))
+        if data is None:
+            return None
+        record = parse(record_key(run.id), data)
+    except IntegrityError as error:
+        if run.strict:
+            raise
+        _set_aside(run, data, error)
+        return None
+    if not mark:
+        return Opened(record, resumed=True)
+    hold = enter(run.store, record, mark)
+
+    def resume(record: Record) -> list[Event]:
+        record.attempts += 1
+        record.ending, record.script = "", command()
+        record.open = [*(other for other in record.open if alive(run.store, record, other)), mark]
+        return [RunResumed()]
+
+    return Opened(change(run.store, run.id, resume), True, mark, hold)
+
+
+def _create(run: Session, mark: str) -> Opened | None:
+    """Create a new run; None if another process has just created it."""
+    record = Record.new(run.workflow)
+    record.attempts, record.open, record.script = 1, [mark] if mark else [], command() if mark else []
+    hold = enter(run.store, record, mark) if mark else None
+    key, started = record_key(run.id), signed(record.log, RunStarted(workflow=run.workflow), secret())
+    if run.store.commit(put={key: sealed(key, record)}, append={record.log: [started]}, expect={key: None}):
+        return Opened(record, False, mark, hold)
+    if hold is not None:
+        hold.release()
+    return None
+
+
+def _set_aside(run: Session, data: Bytes | None, error: IntegrityError) -> None:
+    """Move a damaged record to another key, so that the run can start over and nothing is lost."""
+    key = record_key(run.id)
+    if data is None:  # not even the store can read it
+        warn(f"run {run.id} starts over, its record was unreadable and is removed: {error}")
+        run.store.commit(delete=[key])
+    else:
+        aside = damaged_key(key)
+        warn(f"run {run.id} starts over, its record is damaged and moved to {aside}: {error}")
+        run.store.commit(put={aside: [data]}, delete=[key], expect={key: data})
+
+
+def ending(error: BaseException | None) -> Event:
+    """The event for the end of a scope; `error` is the exception that left it, if any."""
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        return RunFinished()
+    if isinstance(error, Exception):
+        return RunFailed(error=f"{type(error).__name__}: {error}")
+    return RunInterrupted()
+
+
+def command() -> list[str]:
+    """The arguments that Python was started with, for dry runs. Empty without a script, or if one looks like a secret."""
+    main = sys.modules.get("__main__")
+    path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    if not path or any(is_secret(word.partition("=")[0].lstrip("-").replace("-", "_")) for word in sys.argv[1:]):
+        return []
+    script = [os.path.relpath(path)] if spec is None else ["-m", spec.name.removesuffix(".__main__")]
+    words = [*script, *sys.argv[1:]]
+    return words if masked(" ".join(words)) == " ".join(words) else []

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import current, effects_once, records
 from .events import Event
+from .history.explain import Explanation, why
 from .history.summary import Summary, summarize
+from .keys import log_of
 from .loop import Every, loop
 from .map import OnError, Results, map_items
-from .reasons import Explanation, why
 from .records import Record, read_log
-from .repeats import SeenCheckpoints
 from .session import Session
 from .stores import Store
 from .surroundings.state import State
@@ -77,7 +77,7 @@ class RunView:
     def why(self, node: str) -> Explanation:
         """Why a node, or the last node of a step, last ran: what had changed since an earlier checkpoint."""
         record = self._record()
-        logs = [*(f"event/{uid}/" for uid in record.forebears), record.log]
+        logs = [*(log_of(uid) for uid in record.forebears), record.log]
         return why(self.store, self.id, [event for log in logs for event in read_log(self.store, log)], node)
 
     def _unwritten(self) -> Iterable[Event]:
@@ -186,7 +186,11 @@ class Run(RunView):
 
         A resumed run that gets here with the same state returns the existing checkpoint.
         """
-        return self._session.seen_checkpoints.find_or_save(self._session, name, metadata or {}, next_node, pinned)
+        from .history.named import SeenCheckpoints
+
+        session = self._session
+        session.seen_checkpoints = session.seen_checkpoints or SeenCheckpoints()
+        return session.seen_checkpoints.find_or_save(session, name, metadata or {}, next_node, pinned)
 
     def restore(self, which: str | None = None) -> Checkpoint:
         """Reset `state` and the random generators to a checkpoint: a name, id, node or step; by default the newest.
@@ -214,7 +218,7 @@ class Run(RunView):
 
         session = self._session
         session.use(rollback(self.store, self.id, to=to, before=before, own=session.mark))
-        session.seen_checkpoints, session.loops = SeenCheckpoints(), {}
+        session.seen_checkpoints, session.loops = None, {}
         session.applied.clear()
 
     def _unwritten(self) -> Iterable[Event]:

@@ -15,22 +15,21 @@ from typing import TYPE_CHECKING, Any, Literal, Union
 from blake3 import blake3
 
 from . import current, records
-from .current import current_session
-from .dry_run import DryRun, new_run
+from .codec.keyed import keyed
+from .current import current_session, session_here
 from .entries import RunEntries
 from .errors import StoreError, is_terminal, log
 from .flight import Blocking
-from .keyed import keyed
-from .keys import changed, record_key
+from .keys import SHARED, changed, record_key
 from .modules import loaded
-from .opening import default_store, disabled, ending
-from .records import Reference, checked
+from .records import Reference, checked, ending
 from .run import Run
 from .session import Session
-from .snapshots import Snapshots
-from .stores import Store, open_store
+from .settings import disabled
+from .stores import Store, default_target, open_store
 from .surroundings.inputs import enter as enter_files
 from .surroundings.inputs import leave as leave_files
+from .surroundings.snapshots import Snapshots
 from .surroundings.state import State
 
 if TYPE_CHECKING:
@@ -90,11 +89,11 @@ class checkpoint_scope:
         if disabled():  # an empty store, so that reading the run's history works and finds nothing
             store = open_store(f"memory://disabled-{os.urandom(8).hex()}")
         else:
-            store = default_store() if self._store is None else open_store(self._store)
+            store = open_store(default_target() if self._store is None else self._store)
             store = keyed(store, writing=current.rehearsal is None, strict=self._options["strict"])
-        run = new_run(run_id, store, **self._options).open()
+        run = _new_session(run_id, store, **self._options).open()
         wanted = bool(os.environ.get("ONCEMORE_LOG")) or is_terminal(sys.stderr)
-        if wanted and not self._quiet and not isinstance(run, DryRun):
+        if wanted and not self._quiet and current.rehearsal is None:
             from .report.terminal import open_report
 
             run.report = open_report(run, origin=origin, default=self._store is None)
@@ -137,6 +136,13 @@ class checkpoint_scope:
         await Blocking(_close, self._exit(), error).later()
 
 
+def _new_session(run_id: str, store: Store, **options: Any) -> Session:
+    """A session for a run; during a dry run, one that writes nothing."""
+    if current.rehearsal is not None:
+        return current.rehearsal.new_run(run_id, store, **options)
+    return Session(run_id, store, **options)
+
+
 def _close(run: Session, error: BaseException | None) -> None:
     if run.pid != os.getpid():
         return  # a forked child leaves the block, but the run is its parent's
@@ -170,7 +176,20 @@ _process = os.getpid()
 _joined: dict[tuple[int, Any, str, str], Session] = {}  # by process, dry run, run id and store
 
 
-def join(reference: Reference) -> Session:
+def find_run(reference: Reference | None, *, share: bool) -> Session | None:
+    """The run a call belongs to: the current one, the one the step was sent from, or, with `share`, the default store."""
+    run = session_here()
+    forked = run is not None and run.pid != os.getpid()
+    if run is None or (reference is not None and forked):  # a run inherited through a fork is the parent's
+        if reference is None and not share:
+            return None
+        run = _shared_results() if reference is None else _join(reference)
+    elif forked:
+        _follow(run)
+    return None if run.disabled else run
+
+
+def _join(reference: Reference) -> Session:
     """Take part, for one call, in a run that another process has opened.
 
     The call starts with the state that the run had when the step was sent. Its changes to the state are recorded with the
@@ -180,7 +199,7 @@ def join(reference: Reference) -> Session:
     run = _joined.get(key)
     if run is None or run.attempt != reference.attempt:  # ordinals are valid within one scope
         run = _joined[key] = _open_joined(reference)
-    follow(run)
+    _follow(run)
     call = copy.copy(run)
     call.state, call.snapshots = State(reference.state.load()), Snapshots()
     return call
@@ -190,12 +209,12 @@ def _open_joined(reference: Reference) -> Session:
     store = keyed(open_store(reference.store), writing=False)
     if not reference.id:
         return _shared_only(store)
-    run = new_run(reference.id, store, strict=reference.strict, inputs=reference.inputs)
+    run = _new_session(reference.id, store, strict=reference.strict, inputs=reference.inputs)
     run.attempt, run.distributed = reference.attempt, bool(reference.attempt)
     return run.open(announce=False)
 
 
-def follow(run: Session) -> None:
+def _follow(run: Session) -> None:
     """Catch up with a run that another process has open: drop cached entries if any were replaced or forgotten.
 
     A rollback changes the record, and with it the prefix of the entries.
@@ -214,14 +233,14 @@ def follow(run: Session) -> None:
             entries.drop_cache()
 
 
-def shared_results() -> Session:
+def _shared_results() -> Session:
     """The session for shared steps that are called outside a scope: results in the default store, without a history."""
-    store = default_store()
+    store = open_store(default_target())
     key = (os.getpid(), current.rehearsal, "", store.url)
     if key not in _joined:
         _joined[key] = _shared_only(keyed(store, writing=current.rehearsal is None))
     if _is_worker():
-        follow(_joined[key])
+        _follow(_joined[key])
     return _joined[key]
 
 
@@ -232,6 +251,6 @@ def _is_worker() -> bool:
 
 
 def _shared_only(store: Store) -> Session:
-    run = new_run("", store)
-    run.entries = run.shared = RunEntries(run.store, "shared", "shared/", None)
+    run = _new_session("", store)
+    run.entries = run.shared = RunEntries(run.store, "shared", SHARED, None)
     return run

@@ -19,24 +19,25 @@ from . import current, effects_once, events, records
 from .entries import RunEntries
 from .errors import CodecError, FingerprintError, HoldLost, StoreError, UsageError, log, logger, warn
 from .events import Event
+from .history.explain import Reason
 from .history.timeline import count
 from .identity.calls import Variants
 from .identity.values import digest
-from .keys import counters_of
+from .keys import SHARED, alive_key, counters_of
 from .node import CheckpointData, Node, group_of
-from .opening import Opened, disabled, ending, open_run
-from .overlap import Concurrent, Group
-from .reasons import Reason
-from .records import Record, Reference
-from .repeats import Ordinals, SeenCheckpoints, SharedOrdinals
-from .snapshots import Snapshot, Snapshots
+from .records import Opened, Record, Reference, ending, open_run
+from .settings import disabled
 from .stores import Store
 from .surroundings.inputs import OBSERVED
+from .surroundings.ordinals import Ordinals, SharedOrdinals
+from .surroundings.overlap import Concurrent, Group
 from .surroundings.process import gave_back, took
+from .surroundings.snapshots import Snapshot, Snapshots
 from .surroundings.state import State
 from .surroundings.unseeded import Unseeded, every_state
 
 if TYPE_CHECKING:
+    from .history.named import SeenCheckpoints
     from .report.terminal import Report
     from .retention import Policy
     from .run import Run
@@ -153,7 +154,7 @@ class Session:
         self.started = StartNotifier(lambda event: self.entries.append([event]))
         self._opened: Opened
         self.snapshots = Snapshots()
-        self.seen_checkpoints = SeenCheckpoints()
+        self.seen_checkpoints: SeenCheckpoints | None = None  # the named checkpoints of earlier scopes, once needed
         self._retention, self._since_pruned, self._reuse_written = retention, 0, False
         self.state = State(state)
         self.entries: RunEntries
@@ -234,7 +235,7 @@ class Session:
     def entries_in(self, store: Store, record: Record) -> tuple[RunEntries, RunEntries]:
         """The entries of the run, and those that all runs share."""
         own = RunEntries(store, record.uid, record.prefix, record.log, self._moved, record.adopted, record.entries)
-        return own, RunEntries(store, "shared", "shared/", record.log)
+        return own, RunEntries(store, "shared", SHARED, record.log)
 
     def leave(self, error: BaseException | None) -> None:
         """Close the scope: record how it ended and what was reused in it."""
@@ -276,10 +277,8 @@ class Session:
         try:
             keys = [key for key, _ in self.store.scan(counters_of(self.entries.owner), most=0)]
             marks = {key: key.split("/")[3] for key in keys}
-            live = self.store.held(
-                [f"alive/{self.entries.owner}/{mark}" for mark in {*marks.values()} - {self.attempt}]
-            )
-            self.store.commit(delete=[key for key in keys if f"alive/{self.entries.owner}/{marks[key]}" not in live])
+            live = self.store.held([alive_key(self.entries.owner, mark) for mark in {*marks.values()} - {self.attempt}])
+            self.store.commit(delete=[key for key in keys if alive_key(self.entries.owner, marks[key]) not in live])
         except StoreError as error:
             log("run %s: the ordinals of identical calls could not be removed: %s", self.id, error)
 
@@ -290,7 +289,7 @@ class Session:
         self._since_pruned += 1
         if self._retention is not None and self._since_pruned >= every and self.pid == os.getpid():
             self._since_pruned = 0
-            from .retention import prune
+            from .history.prune import prune
 
             try:
                 prune(self.store, self._retention, [self.id], dry_run=False, own=self.id)

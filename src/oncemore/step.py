@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 from . import effects_once
 from .call import Call, Definition
 from .current import engaged, session_here
-from .durations import Duration
 from .errors import NotRecorded, UsageError, trimmed
+from .history.explain import Explanation, Reason
 from .identity import Fingerprint, Key
 from .modules import came_from, find_module
-from .reasons import Explanation, Reason
 from .records import Reference
+from .scope import find_run
+from .settings import Duration
 from .surroundings.output_patterns import Outputs
 
 P = ParamSpec("P")
@@ -27,6 +28,8 @@ T = TypeVar("T")
 
 if TYPE_CHECKING:  # Type checkers see a function's attributes and the verbs, whichever wrapt is installed.
     from typing_extensions import Unpack
+
+    from .session import Session
 
     class _Function(Generic[P, R]):
         __wrapped__: Callable[P, R]
@@ -68,7 +71,7 @@ class _Verbs(_Function[P, R]):
         """The step, and the call it would be. UsageError outside a scope."""
         step, first = self._self_parts()
         definition, args = step._self_definition, (*first, *args)
-        run = definition.find_run(step._self_reference)
+        run = step._self_find_run()
         if run is None:
             raise UsageError(
                 f"step {definition.name} has no checkpoints here; use it inside `with checkpoint_scope(...)`"
@@ -115,7 +118,7 @@ class _Verbs(_Function[P, R]):
         step, first = self._self_parts()
         definition, given = step._self_definition, (*first, *args)
         try:
-            run = definition.find_run(step._self_reference)
+            run = step._self_find_run()
             result: R = (
                 definition.call_plainly(given, kwargs)
                 if run is None
@@ -172,7 +175,7 @@ class Step(_Verbs[P, R], _FunctionWrapper):
             return self._self_function(*args, **kwargs)
         definition = self._self_definition
         try:
-            run = definition.find_run(self._self_reference)
+            run = self._self_find_run()
             result: R = definition.call_plainly(args, kwargs) if run is None else definition.call(run, args, kwargs)
             return result
         except BaseException as error:
@@ -195,6 +198,10 @@ class Step(_Verbs[P, R], _FunctionWrapper):
 
     def __deepcopy__(self, memo: object) -> Step[P, R]:
         return self
+
+    def _self_find_run(self) -> Session | None:
+        """The run that a call made here belongs to."""
+        return find_run(self._self_reference, share=self._self_definition.share)
 
     def _self_run(self) -> Reference | None:
         """The run to pickle with the step, so that a worker takes part in it."""

@@ -8,11 +8,11 @@ import pytest
 
 from oncemore import History, open_store
 from oncemore.cli import main
+from oncemore.codec.keyed import claim
 from oncemore.events import RunStarted, StepCompleted
-from oncemore.keyed import claim
 from oncemore.keys import record_key
 from oncemore.records import Record, sealed, signed
-from oncemore.secret import secret
+from oncemore.settings import secret
 from tests.unit.pasts import Counting
 
 RUNS = 10_000

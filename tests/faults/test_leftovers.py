@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from oncemore import File, History, blobs, checkpoint_scope, checkpointed, memoized
-from oncemore.blobs import Blobs
+from oncemore import File, History, checkpoint_scope, checkpointed, memoized
+from oncemore.files import blobs
+from oncemore.files.blobs import Blobs
 from oncemore.history import archive, rollback
 from oncemore.retention import keep_last
 from oncemore.stores import open_store

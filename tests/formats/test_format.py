@@ -20,7 +20,7 @@ import pytest
 from oncemore import IntegrityError
 from oncemore.codec import MAGIC, VERSION, Decoded, dumps, encode, loads, seal, tombstone, unseal
 from oncemore.events import Event
-from oncemore.secret import secret
+from oncemore.settings import secret
 
 HERE = Path(__file__).parent
 FROZEN = HERE / f"version{VERSION}.json"

@@ -15,7 +15,7 @@ from oncemore import events
 from oncemore.events import Event
 from oncemore.history.timeline import timeline, totals
 from oncemore.records import signed
-from oncemore.secret import secret
+from oncemore.settings import secret
 from oncemore.stores import open_store
 
 FULL = os.environ.get("ONCEMORE_TEST_CAMPAIGN") == "full"

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from oncemore import Run, checkpoint_scope
 from oncemore.codec import Decoded
 from oncemore.events import Event, StepCompleted
-from oncemore.secret import secret
+from oncemore.settings import secret
 from tests.processes import Finished, Script
 
 RAN = "RAN"  # what a step of a script prints when its body runs

@@ -9,8 +9,8 @@ from typing import Any
 
 from oncemore import Run, checkpoint_scope, checkpointed, current_run
 from oncemore.codec import Decoded
-from oncemore.keyed import OWNER
-from oncemore.secret import secret
+from oncemore.keys import OWNER
+from oncemore.settings import secret
 from oncemore.stores import Bytes, Frames, Hold, Store, open_store
 
 both = ("memory", "disk")

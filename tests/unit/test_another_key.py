@@ -11,8 +11,8 @@ import pytest
 
 from oncemore import CheckpointWarning, File, History, IntegrityError, checkpoint_scope, checkpointed, memoized
 from oncemore.cli import main
-from oncemore.keyed import OWNER
-from oncemore.secret import key_file, key_id
+from oncemore.keys import OWNER
+from oncemore.settings import key_file, key_id
 from oncemore.stores import open_store
 from tests.processes import Script
 from tests.unit.pasts import both, content, flow, place, ran

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from oncemore.buffers import allocate, hasher
 from oncemore.codec import Decoded, encode
 from oncemore.identity.values import digest
 from oncemore.stores import open_store
+from oncemore.stores.buffers import allocate, hasher
 from tests.processes import Script
 
 RNG = random.Random(1)

@@ -19,7 +19,7 @@ from oncemore import History, checkpoint_scope, checkpointed, current_run, entri
 from oncemore.codec import Decoded
 from oncemore.events import StepCompleted
 from oncemore.retention import keep_last
-from oncemore.secret import secret
+from oncemore.settings import secret
 from tests.processes import Script
 from tests.unit.pasts import Counting, both, place
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from oncemore import CheckpointWarning, File, History, Run, checkpoint_scope, checkpointed, open_store
-from oncemore.blobs import CHUNK
+from oncemore.files.blobs import CHUNK
 from tests.processes import Script
 
 STORE = "./store"

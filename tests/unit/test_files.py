@@ -22,8 +22,8 @@ from oncemore import (
     current_run,
     open_store,
 )
-from oncemore.blobs import CHUNK, Blobs, put_back
 from oncemore.events import StepCompleted
+from oncemore.files.blobs import CHUNK, Blobs, put_back
 from tests.processes import SRC, Script
 
 STORE = "./store"

@@ -13,7 +13,7 @@ import cloudpickle
 import pytest
 
 from oncemore import CheckpointWarning, StoreError, UsageError, checkpoint_scope, checkpointed, events, memoized
-from oncemore.durations import seconds
+from oncemore.settings import seconds
 from oncemore.stores.memory import MemoryStore
 from tests.processes import Script
 

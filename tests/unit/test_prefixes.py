@@ -13,7 +13,7 @@ from oncemore.codec import Decoded
 from oncemore.events import StepCompleted
 from oncemore.history import rollback
 from oncemore.retention import keep_last
-from oncemore.secret import secret
+from oncemore.settings import secret
 from oncemore.stores import Bytes, open_store
 from tests.unit.pasts import Counting, both, content, flow, keys, names, place, ran
 from tests.unit.test_entries import Operations

@@ -23,8 +23,8 @@ from oncemore import (
 )
 from oncemore.events import StateSaved
 from oncemore.retention import keep_last
-from oncemore.snapshots import Snapshots
 from oncemore.stores.memory import MemoryStore
+from oncemore.surroundings.snapshots import Snapshots
 from tests.processes import Script
 from tests.unit.pasts import both, place
 

@@ -12,7 +12,7 @@ import pytest
 
 from oncemore import CheckpointWarning, File, History, checkpoint_scope, checkpointed, current_run, records
 from oncemore.history.verify import Verified
-from oncemore.keyed import OWNER
+from oncemore.keys import OWNER
 from oncemore.retention import keep_last
 from oncemore.stores import Bytes
 from tests.unit.pasts import Counting, both, flow, keys, place

@@ -13,10 +13,9 @@ from typing import NamedTuple
 import click
 
 from .. import History, OncemoreError
-from ..durations import size
+from ..codec.keyed import another_key, owner_of
 from ..history.verify import Littered
-from ..keyed import another_key, owner_of
-from ..secret import key_file, key_id
+from ..settings import key_file, key_id, size
 from ..stores import Store, default_target, open_store, store_exists
 from ..stores.disk import DiskStore
 from ..stores.filesystem import NETWORK_FILE_SYSTEMS, file_system

@@ -11,8 +11,8 @@ import click
 import cloudpickle
 
 from .. import Checkpoint, UsageError
-from ..durations import size
 from ..history.json_exchange import exact
+from ..settings import size
 from . import options
 from .names import find_checkpoint, find_run, open_history
 from .output import printable, timestamp

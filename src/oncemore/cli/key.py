@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import click
 
-from ..keyed import owner_of
-from ..secret import key_id, key_source
+from ..codec.keyed import owner_of
+from ..settings import key_id, key_source
 from ..stores import default_target, open_store, store_exists
 from . import options
 from .codes import PROBLEMS

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import click
 
 from .. import UsageError
-from ..durations import duration
 from ..history.history import PastRun
 from ..rehearsal import audit as rehearsal
 from ..rehearsal.audit import Audit, Plan, Progress
+from ..settings import duration
 from . import options
 from .codes import DONE, FAILED, PROBLEMS, WOULD_RUN
 from .names import complete_checkpoint, did_you_mean, find_run, open_history

@@ -10,8 +10,8 @@ from functools import reduce
 import click
 
 from .. import UsageError, retention
-from ..durations import size
 from ..retention import Policy
+from ..settings import size
 from . import options
 from .names import complete_run, did_you_mean, find_run, open_history
 from .output import columns, plural, print_json, print_tables

@@ -10,8 +10,8 @@ from datetime import datetime, timezone
 import click
 
 from .. import Checkpoint, RunRecord, Summary, UsageError
-from ..durations import duration, seconds, size
 from ..events import Event, RunFailed
+from ..settings import duration, seconds, size
 from . import options
 from .names import find_run, open_history
 from .output import Part, columns, on_terminal, plural, print_json, print_tables, printable, timestamp

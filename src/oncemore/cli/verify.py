@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import click
 
-from ..durations import size
 from ..history.verify import Progress, Verified
+from ..settings import size
 from . import options
 from .codes import PROBLEMS
 from .names import open_history

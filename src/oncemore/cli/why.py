@@ -9,7 +9,7 @@ import click
 from .. import UsageError
 from ..events import StepEvent
 from ..history.compare import Comparison, Pair
-from ..reasons import Change
+from ..history.explain import Change
 from . import options
 from .get import import_from_cwd
 from .names import complete_run, did_you_mean, find_run, open_history

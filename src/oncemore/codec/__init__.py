@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 from blake3 import blake3
 
-from ..buffers import Bytes, hasher
 from ..errors import CodecError, IntegrityError
 from ..events import to_json
 from ..modules import canonical_name
+from ..stores import Bytes
+from ..stores.buffers import hasher
 from . import compression
 from .pickling import Finding, Naming, from_pickle, offender, to_pickle
 

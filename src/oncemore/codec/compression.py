@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import zstandard
 
-from ..buffers import Bytes, allocate, processors
 from ..errors import CodecError
+from ..stores import Bytes
+from ..stores.buffers import allocate, processors
 
 RAW, ZSTD, SHUFFLED = range(3)
 

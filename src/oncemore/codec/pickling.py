@@ -34,9 +34,9 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from ..buffers import Bytes
 from ..errors import CodecError
 from ..modules import canonical_name, global_generator, global_generators, loaded, of_class
+from ..stores import Bytes
 
 Naming = Callable[[Any], Any]  # returns the name of an object that is not saved by value, or None
 Finding = Callable[[Any], Any]  # returns the object with that name

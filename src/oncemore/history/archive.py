@@ -22,9 +22,34 @@ from ..codec import Decoded, seal, unseal, unsigned
 from ..errors import IntegrityError, UsageError
 from ..events import SnapshotSaved, StepCompleted
 from ..identity import code_of
-from ..keys import ALIASES, BLOBS, closed, intents_of, listing_key, pending, record_key, run_id_of, sealed_as, state_of
+from ..keys import (
+    ALIASES,
+    BLOBS,
+    CHUNKS,
+    EVENTS,
+    FORKS,
+    INTENTS,
+    ITEMS,
+    NODES,
+    RUNS,
+    SHARED,
+    STATES,
+    closed,
+    code_key,
+    deleted_key,
+    fork_mark,
+    intents_of,
+    listing_key,
+    log_of,
+    pending,
+    record_key,
+    run_id_of,
+    sealed_as,
+    state_of,
+    written_files_of,
+)
 from ..records import parse, stamp
-from ..secret import secret
+from ..settings import secret
 from ..stores import Bytes, Frames, Hold, Store
 from .rollback import targets
 from .timeline import timeline
@@ -88,23 +113,23 @@ def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
             for key in sorted(keys):
                 yield from entry(key)
         for uid in (*record.forebears, record.uid):
-            yield from each(f"event/{uid}/")
+            yield from each(log_of(uid))
             yield from each(f"{state_of(uid)}opening")
-            yield from each(f"forks/{uid}/{record.uid}")
+            yield from each(fork_mark(uid, record.uid))
         for key, _ in store.scan(intents_of(record.uid), most=0):
             yield from entry(key)
-        yield from each(f"wrote/{record.uid}/")
+        yield from each(written_files_of(record.uid))
         for counted in timeline(store, record.log).ever():
             event = counted.event
             if not isinstance(event, SnapshotSaved) and event.snapshot:
                 yield from each(event.snapshot)
             if isinstance(event, StepCompleted):
-                if event.entry.startswith("shared/"):
+                if event.entry.startswith(SHARED):
                     yield from entry(event.entry.partition("@")[0])  # the node's own entry, which says what it read
                     yield from entry(event.entry)
                     for intent in once.get((event.step, _arguments(event.entry)), ()):
                         yield from entry(intent)
-                yield from each(f"code/{code_of(event.fingerprint.partition('.')[2])}")
+                yield from each(code_key(code_of(event.fingerprint.partition(".")[2])))
         record = records.read(store, run_id)  # its current version
         record.open = []
         yield record_key(run_id), b"".join(records.sealed(record_key(run_id), record))
@@ -124,7 +149,7 @@ def import_(store: Store, path: str | os.PathLike[str], *, trust: bool = False) 
             raise
         except Exception as error:  # damage can cause any kind of error
             raise IntegrityError(f"the archive {os.fspath(path)} is damaged ({error}); nothing was imported") from error
-        holds = [_hold(store, f"gone/{uid}") for uid in sorted(archive.uids)]
+        holds = [_hold(store, deleted_key(uid)) for uid in sorted(archive.uids)]
         try:
             here = {record.uid: run_id for run_id, record in records.scan(store)}
             _write(store, archive, here, _check_conflicts(store, archive, here))
@@ -163,9 +188,9 @@ class _Archive:
             key, data = entry["key"], self.read(entry["key"])
             if blake3(data).hexdigest() != entry["digest"]:
                 raise ValueError(f"entry {key} was altered")
-            if key.startswith("run/"):
+            if key.startswith(RUNS):
                 self.records[key] = json.loads(bytes(unsigned(data)))["uid"]
-        of_runs = (key for key in self.keys if key.startswith(("node/", "event/", "state/", "items/", "once/")))
+        of_runs = (key for key in self.keys if key.startswith((NODES, EVENTS, STATES, ITEMS, INTENTS)))
         self.uids = {"shared", *self.records.values(), *(re.split("[/.]", key)[1] for key in of_runs)}
 
     def _require_stored(self, size: int) -> None:
@@ -194,11 +219,11 @@ def _check_conflicts(store: Store, archive: _Archive, here: Mapping[str, str]) -
     """
     newer: dict[str, Bytes | None] = {}
     for key in archive.keys:
-        if key.startswith("run/"):
+        if key.startswith(RUNS):
             present = store.get(key)
             if present is not None and parse(key, present).uid != archive.records[key]:
                 raise UsageError(f"a different run {run_id_of(key)!r} exists in {store.url}; rename or delete it first")
-        elif key.startswith("event/") and key.split("/")[1] in here:
+        elif key.startswith(EVENTS) and key.split("/")[1] in here:
             run_id, present = here[key.split("/")[1]], store.get(key)
             if present is None:
                 newer.setdefault(record_key(run_id), store.get(record_key(run_id)))
@@ -211,8 +236,8 @@ def _check_conflicts(store: Store, archive: _Archive, here: Mapping[str, str]) -
 
 def _write(store: Store, archive: _Archive, here: Mapping[str, str], newer: Mapping[str, Bytes | None]) -> None:
     """Write entries in batches, then the records: if killed midway, no run is visible, and `clean` removes the entries."""
-    marks = {pending(f"gone/{min(archive.uids)}", key): [b"1"] for key in archive.keys if key.startswith("blob/")}
-    gone = {f"gone/{uid}": [b"1"] for uid in archive.uids - here.keys() - {"shared"}}
+    marks = {pending(deleted_key(min(archive.uids)), key): [b"1"] for key in archive.keys if key.startswith(CHUNKS)}
+    gone = {deleted_key(uid): [b"1"] for uid in archive.uids - here.keys() - {"shared"}}
     if gone or marks:  # protects the file contents it needs from removal
         store.commit(put={**gone, **marks, BLOBS: stamp()})
     present = store.get_many(archive.keys, most=0)
@@ -221,15 +246,15 @@ def _write(store: Store, archive: _Archive, here: Mapping[str, str], newer: Mapp
     expect: dict[str, Bytes | None] = {}
     size = 0
     for key in archive.keys:
-        if key in present and not key.startswith("run/"):
+        if key in present and not key.startswith(RUNS):
             continue
         data = archive.read(key)
-        if key.startswith("run/"):
+        if key.startswith(RUNS):
             uid = archive.records[key]
             key = record_key(here[uid]) if uid in here else key
             if uid not in here or key in newer:
                 last[key], expect[key] = _signed(key, data), newer.get(key)
-        elif key.startswith("forks/"):
+        elif key.startswith(FORKS):
             last[key] = [data]
         else:
             batch[key] = _signed(key, data)
@@ -238,7 +263,7 @@ def _write(store: Store, archive: _Archive, here: Mapping[str, str], newer: Mapp
                 store.commit(put=batch)
                 batch, size = {}, 0
     # Entries of a run that is not here stay marked as `gone`, and are removed with the last fork that needs them.
-    whole = [f"gone/{uid}" for uid in archive.uids if uid in here or uid in archive.records.values()]
+    whole = [deleted_key(uid) for uid in archive.uids if uid in here or uid in archive.records.values()]
     if not store.commit(put={**batch, **last, ALIASES: stamp()}, delete=[*whole, *marks], expect=expect):
         raise UsageError(f"runs of the archive changed in {store.url} during the import; import it again")
 

@@ -8,11 +8,11 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple, Union, overload
 
 from .. import events
-from ..blobs import keeping
 from ..codec import Decoded, loads
 from ..errors import CodecError, NotRecorded, StoreError, UsageError, warn
+from ..files.blobs import keeping
 from ..records import Record
-from ..secret import secret
+from ..settings import secret
 from ..stores import Store
 from .timeline import Counted, place_of, timeline
 

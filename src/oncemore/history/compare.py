@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..blobs import keeping
 from ..codec import Decoded, dumps, loads
 from ..entries import RunEntries
 from ..errors import CodecError, FingerprintError, NotRecorded, StoreError
+from ..files.blobs import keeping
 from ..identity import Part
 from ..identity.display import short
 from ..identity.values import digest
-from ..reasons import Change, Dependencies, compared, recorded
 from ..run import RunView
 from .checkpoints import CallersOwn, Checkpoint
+from .explain import Change, Dependencies, compared, recorded
 
 _WINDOW = 64  # candidates for the most similar node: two runs of thousands of nodes are mostly in the same order
 

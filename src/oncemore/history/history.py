@@ -9,22 +9,21 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any, Union
 
-from .. import effects_once, events, records
-from ..dry_run import over
+from .. import current, effects_once, events, records
+from ..codec.keyed import claim, keyed
 from ..effects_once import Unknown
 from ..entries import RunEntries
 from ..errors import UsageError
-from ..keyed import claim, keyed
-from ..keys import record_key, run_id_of
-from ..opening import default_store
+from ..keys import SHARED, record_key, run_id_of
 from ..records import Record
-from ..retention import Policy, Pruned, free_space, prune
+from ..retention import Policy
 from ..run import RunView
-from ..secret import secret
+from ..settings import secret
 from ..stores import Store, default_target, open_store
 from . import archive, json_exchange, repair, rollback, verify
 from .checkpoints import When, aware
 from .compare import Comparison, compare
+from .prune import Pruned, free_space, prune
 from .repair import Repaired
 from .timeline import count
 from .verify import Progress, Verified
@@ -67,7 +66,10 @@ class History:
     """
 
     def __init__(self, store: StoreLike | None = None) -> None:
-        self.store = keyed(over(default_store() if store is None else open_store(store)), writing=False)
+        opened = open_store(default_target() if store is None else store)
+        if current.rehearsal is not None:
+            opened = current.rehearsal.over(opened)
+        self.store = keyed(opened, writing=False)
 
     def runs(
         self,
@@ -169,7 +171,7 @@ class History:
         """The entries with the intents of the run, and those of steps that runs share."""
         record = records.read(self.store, run_id)
         own = RunEntries(self.store, record.uid, record.prefix, record.log)
-        return own, RunEntries(self.store, "shared", "shared/", None)
+        return own, RunEntries(self.store, "shared", SHARED, None)
 
     def verify(self, progress: Progress | None = None) -> Verified:
         """Check the signature of every entry, and that everything runs refer to exists. Changes nothing.

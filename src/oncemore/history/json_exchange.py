@@ -19,11 +19,11 @@ from ..effects_once import COMPLETED, RESOLVED
 from ..errors import CodecError, IntegrityError, NotRecorded, StoreError, UsageError
 from ..events import Event, Forked, RunImported, SnapshotSaved, StepCompleted
 from ..identity import CallIdentity
-from ..keys import intent_key, intents_of, record_key, state_of
+from ..identity.same_call import CLEARED, SAME_AS
+from ..keys import NODES, deleted_key, intent_key, intents_of, record_key, state_of
 from ..node import LEFT_OUT
 from ..records import Record, checked, sealed, signed
-from ..same_call import CLEARED, SAME_AS
-from ..secret import secret
+from ..settings import secret
 from ..stores import Bytes, Frames, Store
 from .checkpoints import Checkpoint, checkpoints_of
 from .timeline import place_of
@@ -129,7 +129,7 @@ def import_json(store: Store, path: str | os.PathLike[str]) -> list[str]:
         record.uid for _, record, _, _ in new if _has_entries(store, record)
     }  # deleted here, but forks need its entries
     for run_id, record, _, _ in new:
-        if record.uid in known and store.get(f"gone/{record.uid}") is None:
+        if record.uid in known and store.get(deleted_key(record.uid)) is None:
             raise UsageError(
                 f"run {run_id!r} of {os.fspath(path)} has entries in {store.url}, but its record there is missing or can't be "
                 f"verified, so nothing was imported. See `oncemore verify` and `oncemore key`"
@@ -139,7 +139,7 @@ def import_json(store: Store, path: str | os.PathLike[str]) -> list[str]:
         put = {key: frames for key, frames in put.items() if key not in existing}
         put[record_key(run_id)] = sealed(record_key(run_id), record)
         append = {} if record.uid in known else {record.log: log}
-        store.commit(put=put, append=append, delete=[f"gone/{record.uid}"], expect={record_key(run_id): None})
+        store.commit(put=put, append=append, delete=[deleted_key(record.uid)], expect={record_key(run_id): None})
     return [run_id for run_id, *_ in planned]
 
 
@@ -222,7 +222,7 @@ def _plan_run(run: Mapping[str, Any]) -> tuple[Record, dict[str, Frames], list[b
     record.counted = len(log)
     completed = [(number, e.entry) for number, e in enumerate(events, 1) if isinstance(e, StepCompleted)]
     left_out = [(number, entry) for number, entry in completed if entry not in put]
-    for key in [key for key in put if key.startswith("node/") and not key.startswith(prefix)]:
+    for key in [key for key in put if key.startswith(NODES) and not key.startswith(prefix)]:
         put[prefix + place_of(key)] = alias(prefix + place_of(key), secret(), key)
     for _, entry in left_out:
         if _is_node(uid, entry):

@@ -11,14 +11,26 @@ from urllib.parse import unquote
 
 from .. import records
 from ..codec import MAGIC, Decoded, encode, unseal
+from ..codec.keyed import claim
 from ..errors import CheckpointWarning, IntegrityError, UsageError
 from ..events import Event, Forked, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted, StepCompleted
-from ..keyed import OTHERS, OWNER, claim
-from ..keys import SIGILS, closed, record_key, sealed_as, variant_key
-from ..records import Record, read_log, sealed
-from ..secret import key_id, key_source, secret
+from ..keys import (
+    EVENTS,
+    FORKS,
+    NODES,
+    OTHERS,
+    OWNER,
+    SIGILS,
+    closed,
+    deleted_key,
+    first_prefix,
+    record_key,
+    sealed_as,
+    variant_key,
+)
+from ..records import Record, prefixes, read_log, sealed
+from ..settings import key_id, key_source, secret
 from ..stores import Bytes, Store, open_store, repair_store
-from .rollback import prefixes
 from .timeline import count, timeline
 
 _ENDINGS: dict[type[Event], str] = {RunFinished: "finished", RunFailed: "failed", RunInterrupted: "interrupted"}
@@ -95,7 +107,7 @@ class _Signatures:
             )
         sizes: dict[str, int] = {}
         for key, data in small.items():
-            if key.startswith("event/"):
+            if key.startswith(EVENTS):
                 event = Event.from_json(bytes(unseal(data, sealed_as(key) or "", secret())), 0)
                 if isinstance(event, StepCompleted) and event.entry not in small:
                     sizes[event.entry] = event.stored_bytes
@@ -139,12 +151,12 @@ def _restore_pointers(store: Store, adopted: list[str]) -> None:
 
 def _rebuild_records(store: Store, known: set[str]) -> Iterator[str]:
     """Rebuild lost records of runs from their events; yields the uids of runs for which that is not possible."""
-    uids = {key.split("/")[1] for key, _ in store.scan("event/", most=0)}
+    uids = {key.split("/")[1] for key, _ in store.scan(EVENTS, most=0)}
     for uid in sorted(uids - known):
-        if store.get(f"gone/{uid}") is not None:
+        if store.get(deleted_key(uid)) is not None:
             continue  # deleted; forks need some of its entries
         open_prefixes = [prefix for prefix in prefixes(store, uid) if store.get(closed(prefix)) is None]
-        record = Record(uid, open_prefixes[0] if open_prefixes else f"node/{uid}/")
+        record = Record(uid, open_prefixes[0] if open_prefixes else first_prefix(uid))
         log = list(read_log(store, record.log))
         if len(open_prefixes) != 1 or not log:
             yield uid
@@ -155,7 +167,7 @@ def _rebuild_records(store: Store, known: set[str]) -> Iterator[str]:
         started, forked = log[0], next((event for event in log if isinstance(event, Forked)), None)
         record.workflow = started.workflow if isinstance(started, RunStarted) else None
         record.parent = (forked.parent, forked.at) if forked is not None else None
-        record.forebears = [key.split("/")[1] for key, _ in store.scan("forks/", most=0) if key.endswith(f"/{uid}")]
+        record.forebears = [key.split("/")[1] for key, _ in store.scan(FORKS, most=0) if key.endswith(f"/{uid}")]
         count(store, record)
         key = record_key(f"recovered-{uid}")
         store.commit(put={key: sealed(key, record)}, expect={key: None})
@@ -173,7 +185,7 @@ def _report(store: Store, run_id: str, record: Record, known: set[str]) -> Repai
         event = each.event
         assert isinstance(event, StepCompleted)
         own = (record.prefix + each.place, record.prefix + each.place.partition("@")[0])
-        needed = (event.entry, *own) if event.entry.startswith("node/") else (event.entry,)
+        needed = (event.entry, *own) if event.entry.startswith(NODES) else (event.entry,)
         if each.result and any(key not in existing for key in needed):
             lost.append(event.node)
     numbers = [event.seq for event in read_log(store, record.log)]

@@ -9,21 +9,26 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from .. import records
-from ..blobs import listing, sweep
 from ..codec import Decoded, alias, seal, tombstone, unseal
 from ..errors import IntegrityError, UsageError
 from ..events import Event, Forked, RollbackUndone, RolledBack, RunRenamed, StepCompleted
+from ..files.blobs import listing, sweep
 from ..keys import (
     ALIASES,
     BLOBS,
+    DELETED,
     REMOVED,
+    RUNS,
     SIGILS,
     changed,
     closed,
+    deleted_key,
+    fork_mark,
+    fork_marks_of,
     intent_key,
     intents_of,
     listing_key,
@@ -32,8 +37,8 @@ from ..keys import (
     state_of,
 )
 from ..node import ROLLED_BACK
-from ..records import Record, checked, parse, read, sealed, signed, stamp
-from ..secret import secret
+from ..records import Record, checked, parse, prefixes, read, sealed, signed, stamp
+from ..settings import secret
 from ..stores import Bytes, Frames, Store
 from .checkpoints import Checkpoint, checkpoints_of
 from .timeline import Counted, timeline, totals
@@ -175,7 +180,7 @@ def fork(
     opening, own_opening = entry_of(store, f"{state_of(parent.uid)}opening"), f"{state_of(child.uid)}opening"
     if opening is not None:
         put[own_opening] = alias(own_opening, secret(), opening.alias_of or opening.key)
-    put.update({f"forks/{uid}/{child.uid}": [b"1"] for uid in child.forebears})
+    put.update({fork_mark(uid, child.uid): [b"1"] for uid in child.forebears})
     put[key] = sealed(key, child)
     event = Forked(
         parent=run_id, at=number, log=parent.log, until=line.last, within=within if within != parent.log else ""
@@ -236,8 +241,8 @@ def delete(store: Store, run_id: str) -> None:
     record = read(store, run_id) if then is None else parse(key, then)
     if records.status(store, record) == "running":
         raise UsageError(f"run {run_id} is running; stop it before deleting it")
-    gone: dict[str, Frames] = {f"gone/{record.uid}": [b"1"], REMOVED: stamp()}
-    shares = [f"forks/{uid}/{record.uid}" for uid in record.forebears]
+    gone: dict[str, Frames] = {deleted_key(record.uid): [b"1"], REMOVED: stamp()}
+    shares = [fork_mark(uid, record.uid) for uid in record.forebears]
     if not store.commit(put=gone, delete=[key, *shares], expect={key: then}):
         return delete(store, run_id)  # it changed meanwhile
     clean(store)
@@ -249,16 +254,16 @@ def delete(store: Store, run_id: str) -> None:
 
 def clean(store: Store) -> None:
     """Remove unneeded leftovers of deleted runs and of interrupted imports and steps."""
-    for mark, _ in list(store.scan("gone/", most=0)):
+    for mark, _ in list(store.scan(DELETED, most=0)):
         clear(store, mark.partition("/")[2])
     sweep(store)
-    if next(store.scan("run/", limit=1, most=0), None) is None:
+    if next(store.scan(RUNS, limit=1, most=0), None) is None:
         store.commit(delete=[ALIASES, REMOVED, BLOBS])
 
 
 def clear(store: Store, uid: str, run_id: str | None = None) -> None:
     """Remove the entries of a run that neither it nor its forks reach; everything, if it was deleted and has no forks."""
-    hold = store.hold(f"gone/{uid}")
+    hold = store.hold(deleted_key(uid))
     if hold is None:
         return  # another process imports or removes it
     try:
@@ -269,7 +274,7 @@ def clear(store: Store, uid: str, run_id: str | None = None) -> None:
 
 
 def _clear(store: Store, uid: str, run_id: str | None) -> bool:
-    then, mark = store.get(ALIASES), f"gone/{uid}"
+    then, mark = store.get(ALIASES), deleted_key(uid)
     record = None if run_id is None else read(store, run_id)
     if record is None and store.get(mark) is None:
         return True
@@ -297,15 +302,7 @@ def _clear(store: Store, uid: str, run_id: str | None) -> bool:
 
 def forks_of(store: Store, uid: str) -> list[str]:
     """The uids of the runs that may share entries with a run."""
-    return [key.rpartition("/")[2] for key, _ in store.scan(f"forks/{uid}/", most=0)]
-
-
-def prefixes(store: Store, uid: str) -> Iterator[str]:
-    """All prefixes under which a run has entries."""
-    after = ""
-    while (found := next(store.scan(f"node/{uid}", after=after, limit=1, most=0), None)) is not None:
-        yield prefix_of(found[0])
-        after = f"{prefix_of(found[0])}\U0010ffff"
+    return [key.rpartition("/")[2] for key, _ in store.scan(fork_marks_of(uid), most=0)]
 
 
 def targets(store: Store, prefixes: Iterable[str]) -> dict[str, set[str]]:

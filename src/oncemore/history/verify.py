@@ -14,12 +14,25 @@ from typing import Literal, Protocol, runtime_checkable
 
 from .. import records
 from ..codec import Decoded, unseal
+from ..codec.keyed import owner_of
 from ..errors import CheckpointWarning, IntegrityError
 from ..events import SnapshotSaved, StepCompleted
-from ..keyed import OTHERS, OWNER, owner_of
-from ..keys import listing_key, prefix_of, run_id_of, sealed_as
+from ..keys import (
+    DELETED,
+    EVENTS,
+    OTHERS,
+    OWNER,
+    PENDING,
+    SHARED,
+    fork_mark,
+    listing_key,
+    pending_blob,
+    prefix_of,
+    run_id_of,
+    sealed_as,
+)
 from ..records import Record
-from ..secret import secret
+from ..settings import secret
 from ..stores import Bytes, Store
 from ..stores.within import Within
 from .rollback import forks_of, targets
@@ -163,7 +176,7 @@ class _Verifier:
         """Missing events: each log is numbered without gaps."""
         logs: dict[str, set[int]] = {}
         for key in self.keys:
-            if key.startswith("event/") and key not in self._altered:  # a forged event may have any number
+            if key.startswith(EVENTS) and key not in self._altered:  # a forged event may have any number
                 log, _, digits = key.rpartition("/")
                 logs.setdefault(log, set()).add(int(digits, 16))
         for log, numbers in sorted(logs.items()):
@@ -175,7 +188,7 @@ class _Verifier:
     def _missing_of_run(self, run_id: str, record: Record) -> Iterator[tuple[str, str]]:
         """What a run's record and events refer to but is missing."""
         for uid in record.forebears:
-            mark = f"forks/{uid}/{record.uid}"
+            mark = fork_mark(uid, record.uid)
             if not self._exists(mark):
                 yield mark, "the mark that protects the entries this fork shares is missing"
         for counted in timeline(self.store, record.log).counted():
@@ -187,7 +200,7 @@ class _Verifier:
                 here = record.prefix + counted.place
                 if not self._exists(step.entry):
                     yield step.entry, f"the result of {about} is missing"
-                elif not step.entry.startswith("shared/") and not self._exists(here):
+                elif not step.entry.startswith(SHARED) and not self._exists(here):
                     yield here, f"{about} can't be found any more"
             # A snapshot of an earlier checkpoint may have been pruned.
             own_snapshot = event.snapshot if step is None or not step.behind else ""
@@ -209,11 +222,11 @@ class _Verifier:
         """What nothing refers to. While a run is running, its steps may be about to refer to parts, so these are not reported."""
         busy = any(records.status(self.store, record) == "running" for record in runs)
         live = {prefix for run in runs for prefix in (run.prefix, *run.undo)}
-        gone = {key.partition("/")[2] for key, _ in self.store.scan("gone/", most=0)}
+        gone = {key.partition("/")[2] for key, _ in self.store.scan(DELETED, most=0)}
         uids = {"shared", *self.runs, *gone}
         reached = set().union(*targets(self.store, live).values())
         parts = {part for parts in self._parts.values() for part in parts}
-        pending = {f"blob/{key.rpartition('/blob/')[2]}" for key in self.keys if key.startswith("pending/")}
+        pending = {pending_blob(key) for key in self.keys if key.startswith(PENDING)}
         found: Counter[tuple[str, str]] = Counter()
         for key in sorted(self.keys):
             kind, _, rest = key.partition("/")

@@ -8,8 +8,8 @@ import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from ..buffers import content_digest
 from ..errors import UsageError
+from ..stores.buffers import content_digest
 from ..stores.folders import OURS, in_store, is_store
 
 _ATTRS = "__attrs_attrs__"

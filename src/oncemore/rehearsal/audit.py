@@ -14,16 +14,17 @@ from functools import partial
 from blake3 import blake3
 
 from .. import records
-from ..dry_run import DryRun, StepPolicy, enough
 from ..errors import CodecError, StoreError, UsageError
 from ..events import Event, StepAdopted, StepCompleted, StepEvent, StepFailed, StepNotKept
 from ..history.compare import difference, outcome
 from ..identity import code_of
+from ..keys import SHARED
 from ..node import Node
 from ..records import Record
 from ..stores import Store
 from ..surroundings import digest_of
 from ..surroundings.state import ABSENT
+from .dry_run import DryRun, StepPolicy, enough
 from .script import rehearse
 
 Progress = Callable[[str, str], object]  # called with a compared node and its difference, if any
@@ -171,7 +172,7 @@ class _Comparing(StepPolicy):
             self._progress(event.node, differs)
 
     def _compare(self, run: DryRun, event: StepCompleted) -> str:
-        entries = run.shared if event.entry.startswith("shared/") else run.entries
+        entries = run.shared if event.entry.startswith(SHARED) else run.entries
         node, new = entries.node(event.step, *event.fingerprint.split(".")), entries.read(event.entry)
         assert new is not None
         reads, result = new.meta.get("reads", {}), outcome(entries, new)

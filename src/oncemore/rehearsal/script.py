@@ -15,9 +15,9 @@ from concurrent.futures import thread as pools
 from typing import Any, NamedTuple
 
 from .. import current
-from ..dry_run import LOOK, DryRun, Look, StepPolicy, Stop, WouldRun
 from ..errors import UsageError
 from ..stores import Store
+from .dry_run import LOOK, DryRun, Look, StepPolicy, Stop, WouldRun
 
 
 class Rehearsal(NamedTuple):

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from .. import events
-from ..durations import duration, size
 from ..errors import is_terminal, warn
 from ..modules import loaded
 from ..node import NEW
+from ..settings import duration, size
 from ..surroundings.capture import _Hook
 
 if TYPE_CHECKING:

@@ -32,9 +32,9 @@ from weakref import finalize
 import diskcache
 from diskcache.core import DBNAME, MODE_BINARY, MODE_RAW
 
-from ..buffers import allocate
 from ..errors import IntegrityError, StoreDamaged, StoreError, StoreUnavailable, warn
 from . import Bytes, Frames
+from .buffers import allocate
 from .filesystem import READ_ONLY, destroyed, explained
 from .locks import LockFile, guard
 

@@ -29,12 +29,13 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 from .. import current
-from ..buffers import content_digest
 from ..codec import encode
 from ..errors import OncemoreError, log, warn
-from ..file import File
+from ..files import File
 from ..identity.input_files import fields_of, path_identity
 from ..identity.values import digest
+from ..keys import written_files_of
+from ..stores.buffers import content_digest
 from ..stores.folders import OURS, in_store
 from . import CallContext, Surrounding
 from .audit_hook import listen
@@ -388,7 +389,7 @@ class RunFiles:
     def _key(self, path: str) -> str:
         run = self._run()
         owner = run.entries.owner if run is not None else ""
-        return f"wrote/{owner}/{blake3(os.fsencode(self.name(path))).hexdigest(length=16)}"
+        return written_files_of(owner) + blake3(os.fsencode(self.name(path))).hexdigest(length=16)
 
     def _stored(self, path: str) -> dict[str, Any]:
         run = self._run()

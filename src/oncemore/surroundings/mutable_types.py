@@ -17,7 +17,7 @@ from operator import eq, is_
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
-from ..file import File, FileChange
+from ..files import File, FileChange
 from ..identity.values import Digests, identity, iterators
 from ..identity.values.builtin_types import ATTRS_HASH, counter_at, is_refused, layout_of
 from ..identity.values.inert import category, once_per_type

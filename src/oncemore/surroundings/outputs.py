@@ -12,8 +12,8 @@ import stat
 from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict
 
-from ..blobs import Blobs, Drafts, StoredFile, compare, remove
 from ..errors import CodecError, IntegrityError, OutputMissing, StoreError
+from ..files.blobs import Blobs, Drafts, StoredFile, compare, remove
 from . import CallContext, Surrounding, inputs
 from .output_patterns import Name, Output, declaration, files_of, kind_of, outputs_of
 from .state_changes import around

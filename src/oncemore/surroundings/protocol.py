@@ -9,8 +9,8 @@ from typing import Any
 from ..identity.code.data import Datum
 from ..identity.display import Part
 from ..identity.values import Digests
-from ..overlap import Member
 from .mutable_types import ATOMS
+from .overlap import Member
 from .references import Roots, Walk, walk_from
 
 EXCUSED = "~"  # prefix of a digest: a difference to the recorded one is no reason to run the step again

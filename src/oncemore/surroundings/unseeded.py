@@ -108,6 +108,22 @@ class Unseeded:
         untouched = self._earlier and self._earlier[-1].left == self._opening.digests and self._opening.is_now()
         return self._earlier[::-1] if untouched and self.chosen is None else []
 
+    def digests_then(self, now: Callable[[str], str]) -> Iterator[tuple[Opening, Callable[[str], str]]]:
+        """Earlier openings that a step may have drawn numbers after, each with a function like `now`: the digest of a read then.
+
+        Once one is chosen, only reads of concurrent steps ("~") refer to it: generators may be reset for another step.
+        """
+        openings = self.earlier()  # before `chosen` is read: another thread may choose one in between
+        chosen = self.chosen
+        prefix = "random:" if chosen is None else "random:~"
+        for opening in openings if chosen is None else [chosen]:
+
+            def then(read: str, opening: Opening = opening) -> str:
+                known = opening.digests.get(read.replace("~", "", 1)) if read.startswith(prefix) else None
+                return now(read) if known is None else known.hex()
+
+            yield opening, then
+
     def choose(self, opening: Opening) -> bool:
         """Set the generators to the states of an earlier opening. False if that has been done already."""
         if self.chosen is not None:

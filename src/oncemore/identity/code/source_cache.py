@@ -15,7 +15,7 @@ from typing import Any
 
 from ...codec import seal, unseal
 from ...errors import IntegrityError, UsageError
-from ...secret import secret
+from ...settings import secret
 
 _SLOTS = 1 << 14  # the largest number of files; values that share a file replace each other
 _LARGEST = 1 << 20

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from ...buffers import hasher
 from ...modules import global_generator, loaded
+from ...stores.buffers import hasher
 from .builtin_types import Describe, Parts, attributes, refuse
 
 _BUFFER = 1 << 20  # bytes copied at a time from an array that is not contiguous

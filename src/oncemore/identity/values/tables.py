@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from ...buffers import hasher
 from ...errors import FingerprintError
 from ...modules import loaded
+from ...stores.buffers import hasher
 from .arrays import content
 from .builtin_types import Describe, Parts, name_of
 

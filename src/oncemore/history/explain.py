@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from .entries import RunEntries
-from .errors import UsageError
-from .events import Event, StepCompleted, StepFailed, StepNotKept
-from .identity import Part, code_of
-from .identity.display import rows_differing
-from .node import NEW, Node
-from .stores import Store
-from .surroundings import change_of, label_of, part_of
-from .surroundings.protocol import EXCUSED
+from ..entries import RunEntries
+from ..errors import UsageError
+from ..events import Event, StepCompleted, StepFailed, StepNotKept
+from ..identity import Part, code_of
+from ..identity.display import rows_differing
+from ..node import NEW, Node
+from ..stores import Store
+from ..surroundings import change_of, label_of, part_of
+from ..surroundings.protocol import EXCUSED
 
 _MOST = 3  # pieces of one argument that a reason names
 _FIELDS = ("part", "message", "where", "before", "after")

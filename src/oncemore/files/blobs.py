@@ -19,13 +19,13 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 from blake3 import blake3
 
-from .buffers import content_digest
-from .codec import Decoded, encode
-from .errors import CodecError, IntegrityError, StoreError, log
-from .keys import BLOBS, blob_key, listing_key, pending, pending_blob, pending_of
-from .secret import secret
-from .stores import Bytes, Frames, Store
-from .stores.folders import OURS
+from ..codec import Decoded, encode
+from ..errors import CodecError, IntegrityError, StoreError, log
+from ..keys import BLOBS, CHUNKS, LISTINGS, PENDING, blob_key, listing_key, pending, pending_blob, pending_of
+from ..settings import secret
+from ..stores import Bytes, Frames, Store
+from ..stores.buffers import content_digest
+from ..stores.folders import OURS
 
 CHUNK = 8 << 20
 
@@ -279,9 +279,9 @@ def release(store: Store, blobs: Collection[str]) -> None:
     """Remove those of the chunks that no checkpoint and no running step needs."""
     while blobs:
         stamp = store.get(BLOBS)
-        needed = {pending_blob(mark) for mark, _ in store.scan("pending/", most=0)}
+        needed = {pending_blob(mark) for mark, _ in store.scan(PENDING, most=0)}
         try:  # lists after marks: a checkpoint that was written meanwhile has its list now
-            for key, data in store.scan("files/"):
+            for key, data in store.scan(LISTINGS):
                 needed.update(Decoded(data or b"", key=key, secret=secret()).meta["blobs"])
         except IntegrityError as error:
             log("unused contents of files are not removed: %s", error)
@@ -293,14 +293,14 @@ def release(store: Store, blobs: Collection[str]) -> None:
 
 def sweep(store: Store) -> None:
     """Remove all chunks that no checkpoint and no running step needs."""
-    for node in {mark[len("pending/") :].rpartition("/blob/")[0] for mark, _ in store.scan("pending/", most=0)}:
+    for node in {mark[len(PENDING) :].rpartition("/blob/")[0] for mark, _ in store.scan(PENDING, most=0)}:
         hold = store.hold(node)
         if hold is not None:  # else it is being computed
             try:
                 store.commit(delete=list(waiting(store, node)))
             finally:
                 hold.release()
-    release(store, [key for key, _ in store.scan("blob/", most=0)])
+    release(store, [key for key, _ in store.scan(CHUNKS, most=0)])
 
 
 # -- the store of the checkpoint that is being written or read

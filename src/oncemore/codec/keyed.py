@@ -7,15 +7,14 @@ the owner's are never replaced, removed or moved, and each key finds everything 
 
 from __future__ import annotations
 
-from .codec import unseal
-from .errors import IntegrityError, StoreError, warn
-from .secret import key_id, key_source, secret
-from .stores import Store
-from .stores.within import Within
+from ..errors import IntegrityError, StoreError, warn
+from ..keys import OTHERS, OWNER, RUNS
+from ..settings import key_id, key_source, secret
+from ..stores import Store
+from ..stores.within import Within
+from . import unseal
 
-OWNER = "key/owner"  # holds the id of the key that the store was made with. Not signed, as other keys must read it
 UNKNOWN = "unknown"  # the id, if that entry is missing
-OTHERS = "other/"  # the prefix of entries written with other keys
 
 
 def owner_of(store: Store) -> str:
@@ -24,7 +23,7 @@ def owner_of(store: Store) -> str:
     """
     try:
         owner = bytes(store.get(OWNER) or b"").decode("ascii", "replace")
-        first = None if owner else next(store.scan("run/", limit=1), None)
+        first = None if owner else next(store.scan(RUNS, limit=1), None)
         if first is not None and first[1] is not None:
             unseal(first[1], first[0], secret())
         return owner

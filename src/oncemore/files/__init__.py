@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import Any, BinaryIO, Union, cast
 
+from ..errors import CodecError, StoreError, UsageError, warn
+from ..stores.buffers import content_digest
+from ..stores.folders import in_store
 from .blobs import Blobs, StoredFile, active, keep_now, put_back, remove, source
-from .buffers import content_digest
-from .errors import CodecError, StoreError, UsageError, warn
-from .stores.folders import in_store
 
 PathLike = Union[str, "os.PathLike[str]"]
 

@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .codec import Decoded
-from .identity import CallIdentity
-from .identity.calls import WHOLE_KEY, steps_made
-from .modules import canonical_name
-from .node import Node
+from ..codec import Decoded
+from ..modules import canonical_name
+from . import CallIdentity
+from .calls import WHOLE_KEY, steps_made
+
+if TYPE_CHECKING:
+    from ..node import Node
 
 SAME_AS, CLEARED = "the same", "another"  # what the user has decided about a call that may be an earlier one
 

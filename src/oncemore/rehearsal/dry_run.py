@@ -12,14 +12,14 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
-from . import current, effects_once
-from .entries import RunEntries
-from .events import StepEvent
-from .node import ASKED, Node
-from .records import Record
-from .session import Session
-from .stores import Store
-from .stores.overlay import Overlay
+from .. import current, effects_once
+from ..entries import RunEntries
+from ..events import StepEvent
+from ..node import ASKED, Node
+from ..records import Record
+from ..session import Session
+from ..stores import Store
+from ..stores.overlay import Overlay
 
 LOOK = "ONCEMORE_LOOK"  # environment variable: names the file of notes for processes that the script starts
 
@@ -74,6 +74,10 @@ class Look:
         if isinstance(store, Overlay):
             return store
         return self._overlays.setdefault(store.url, Overlay(store))
+
+    def forbid_plain_call(self, step: str) -> NoReturn:
+        """A step is about to run outside a scope: end the script."""
+        would_run(step, "it is called outside a scope, where nothing is recorded")
 
     def note(self, *fields: Any) -> None:
         with contextlib.suppress(FileNotFoundError):  # the dry run is over
@@ -139,25 +143,9 @@ def would_run(step: str, why: str, *, run: str = "", node: str = "") -> NoReturn
 
 def enough(why: str = "") -> NoReturn:
     """End the script of a dry run, because enough is known, or because of a problem (`why`)."""
+    assert current.rehearsal is not None
     current.rehearsal.note("enough", why)
     raise Stop(why)
-
-
-def forbid_plain_call(step: str) -> None:
-    """A step is about to run outside a scope. In a dry run, end the script."""
-    if current.rehearsal is not None:
-        would_run(step, "it is called outside a scope, where nothing is recorded")
-
-
-def new_run(run_id: str, store: Store, **options: Any) -> Session:
-    """A session for a run; during a dry run, one that writes nothing."""
-    look: Look | None = current.rehearsal
-    return Session(run_id, store, **options) if look is None else look.new_run(run_id, store, **options)
-
-
-def over(store: Store) -> Store:
-    """The store; during a dry run, an overlay over it."""
-    return store if current.rehearsal is None else current.rehearsal.over(store)
 
 
 if os.environ.get(LOOK):  # started by a script in a dry run

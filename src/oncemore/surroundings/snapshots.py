@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from .codec import Encoded
+from ..codec import Encoded
 
 _SMALL = 4096  # bytes of pickle, about
 _SHARE = 20  # a snapshot of a large state is due after this many times the seconds it takes
