@@ -24,8 +24,7 @@ from .codec import Decoded, encode
 from .errors import CodecError, IntegrityError, StoreError, log
 from .keys import BLOBS, blob_key, listing_key, pending, pending_blob, pending_of
 from .secret import secret
-from .stores import Bytes, Frames, Store
-from .stores.folders import OURS
+from .stores import OURS, Bytes, Frames, Store
 
 CHUNK = 8 << 20
 

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Union, cast
 from .blobs import Blobs, StoredFile, active, keep_now, put_back, remove, source
 from .buffers import content_digest
 from .errors import CodecError, StoreError, UsageError, warn
-from .stores.folders import in_store
+from .stores import in_store
 
 PathLike = Union[str, "os.PathLike[str]"]
 

@@ -11,7 +11,7 @@ from .codec import unseal
 from .errors import IntegrityError, StoreError, warn
 from .secret import key_id, key_source, secret
 from .stores import Store
-from .stores.within import Within
+from .stores.layered import Within
 
 OWNER = "key/owner"  # holds the id of the key that the store was made with. Not signed, as other keys must read it
 UNKNOWN = "unknown"  # the id, if that entry is missing

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from oncemore.stores import Store
 from oncemore.stores.disk import DiskStore
+from oncemore.stores.layered import Overlay
 from oncemore.stores.memory import MemoryStore
-from oncemore.stores.overlay import Overlay
 from oncemore.testing import StoreContract
 
 

@@ -21,7 +21,7 @@ from ..keys import listing_key, prefix_of, run_id_of, sealed_as
 from ..records import Record
 from ..secret import secret
 from ..stores import Bytes, Store
-from ..stores.within import Within
+from ..stores.layered import Within
 from .rollback import forks_of, targets
 from .timeline import timeline
 

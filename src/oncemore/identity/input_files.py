@@ -10,7 +10,7 @@ from typing import Any
 
 from ..buffers import content_digest
 from ..errors import UsageError
-from ..stores.folders import OURS, in_store, is_store
+from ..stores import OURS, in_store, is_store
 
 _ATTRS = "__attrs_attrs__"
 

@@ -250,3 +250,24 @@ def check_change(put: Iterable[str], append: Iterable[str], delete: Iterable[str
             checked(key)
     for log in append:
         checked(log_key(log, 0))
+
+
+# -- stores among the user's files, recognized without opening a file or importing the database
+
+OURS = ".oncemore"  # prefix of the names that oncemore creates among the user's files: stores and drafts
+_DATABASE = "cache.db"  # diskcache's name for it
+
+
+def is_store(folder: str) -> bool:
+    """Whether the folder is a store. Opens no file: closing one of a store's files may drop the locks on it."""
+    return all(os.path.lexists(os.path.join(folder, name)) for name in (_DATABASE, f"{_DATABASE}-locks"))
+
+
+def in_store(path: str) -> bool:
+    """Whether a path is a store or inside one, with symbolic links resolved."""
+    folder = os.path.realpath(path)
+    while not is_store(folder):
+        if (outer := os.path.dirname(folder)) == folder:
+            return False
+        folder = outer
+    return True

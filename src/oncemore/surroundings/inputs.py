@@ -35,7 +35,7 @@ from ..errors import OncemoreError, log, warn
 from ..file import File
 from ..identity.input_files import fields_of, path_identity
 from ..identity.values import digest
-from ..stores.folders import OURS, in_store
+from ..stores import OURS, in_store
 from . import CallContext, Surrounding
 from .audit_hook import listen
 from .protocol import EXCUSED
