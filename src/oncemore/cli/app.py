@@ -11,10 +11,27 @@ from typing import Any
 import click
 
 from .. import CheckpointWarning, OncemoreError
-from . import completion, doctor, get, key, plan, prune, repair, rollback, runs, transfer, verify, why
-from .codes import BROKEN_PIPE, DECLINED, DONE, FAILED, INTERRUPTED, MEANINGS
-from .names import did_you_mean
-from .options import Declined
+from . import (
+    BROKEN_PIPE,
+    DECLINED,
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    MEANINGS,
+    completion,
+    doctor,
+    export,
+    get,
+    key,
+    plan,
+    prune,
+    repair,
+    rollback,
+    runs,
+    verify,
+    why,
+)
+from .options import Declined, did_you_mean
 from .output import version_of
 
 _COMMANDS: list[click.Command] = [
@@ -34,8 +51,8 @@ _COMMANDS: list[click.Command] = [
     rollback.resolve,
     prune.rm,
     prune.prune,
-    transfer.export,
-    transfer.import_,
+    export.export,
+    export.import_,
     verify.verify,
     doctor.doctor,
     key.key,

@@ -20,8 +20,7 @@ from ..secret import key_file, key_id
 from ..stores import Store, default_target, open_store, store_exists
 from ..stores.disk import DiskStore
 from ..stores.filesystem import NETWORK_FILE_SYSTEMS, file_system
-from . import options
-from .codes import PROBLEMS
+from . import PROBLEMS, options
 from .output import columns, plural, print_json, print_tables, version_of
 
 _PACKAGES = ("blake3", "cloudpickle", "diskcache", "wrapt", "zstandard", "click", "rich")

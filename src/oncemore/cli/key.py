@@ -10,8 +10,7 @@ import click
 from ..keyed import owner_of
 from ..secret import key_id, key_source
 from ..stores import default_target, open_store, store_exists
-from . import options
-from .codes import PROBLEMS
+from . import PROBLEMS, options
 from .output import columns, print_json, print_tables
 
 _COLUMNS = columns("what", "is", text="is")

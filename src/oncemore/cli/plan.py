@@ -16,9 +16,8 @@ from ..durations import duration
 from ..history.history import PastRun
 from ..rehearsal import audit as rehearsal
 from ..rehearsal.audit import Audit, Plan, Progress
-from . import options
-from .codes import DONE, FAILED, PROBLEMS, WOULD_RUN
-from .names import complete_checkpoint, did_you_mean, find_run, open_history
+from . import DONE, FAILED, PROBLEMS, WOULD_RUN, options
+from .options import complete_checkpoint, did_you_mean, find_run, open_history
 from .output import Part, columns, plural, print_json, print_tables
 
 _PLAN = columns("step", "would", "times", "time", "why", numbers=("times",), text="why")

@@ -13,7 +13,7 @@ from .. import UsageError, retention
 from ..durations import size
 from ..retention import Policy
 from . import options
-from .names import complete_run, did_you_mean, find_run, open_history
+from .options import complete_run, did_you_mean, find_run, open_history
 from .output import columns, plural, print_json, print_tables
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}

@@ -8,9 +8,8 @@ import click
 
 from .. import History
 from ..history.repair import Repaired, RepairedRun
-from . import options
-from .codes import PROBLEMS
-from .names import existing_store
+from . import PROBLEMS, options
+from .options import existing_store
 from .output import columns, plural, print_json, print_tables
 
 _RUNS = columns("run", "is", "nodes", "lost", numbers=("nodes",), text="lost")

@@ -11,9 +11,8 @@ import click
 
 from ..durations import size
 from ..history.verify import Progress, Verified
-from . import options
-from .codes import PROBLEMS
-from .names import open_history
+from . import PROBLEMS, options
+from .options import open_history
 from .output import columns, plural, print_json, print_tables
 
 _FINDINGS = columns("found", "run", "what", "key", text="what")

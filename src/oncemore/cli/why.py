@@ -12,7 +12,7 @@ from ..history.compare import Comparison, Pair
 from ..reasons import Change
 from . import options
 from .get import import_from_cwd
-from .names import complete_run, did_you_mean, find_run, open_history
+from .options import complete_run, did_you_mean, find_run, open_history
 from .output import Part, columns, plural, print_json, print_tables
 
 
