@@ -32,13 +32,12 @@ from .keys import (
     items_of,
     listing_key,
     loop_snapshots_of,
-    prefix_of,
     quoted,
     state_of,
     variant_key,
 )
 from .node import FORGOTTEN, GONE, CheckpointData, Node
-from .records import signed, stamp
+from .records import prefixes, signed, stamp
 from .secret import secret
 from .stores import Bytes, Frames, Store
 from .surroundings.protocol import EXCUSED
@@ -476,14 +475,8 @@ class RunEntries:
         """The keys of the node under prefixes that rollbacks of the run have replaced. None if forks may need the entries."""
         if self._log is None or next(self.store.scan(fork_marks_of(self.owner), limit=1, most=0), None) is not None:
             return None
-        keys: list[str] = []
-        after = ""
-        while (found := next(self.store.scan(f"node/{self.owner}", after=after, limit=1, most=0), None)) is not None:
-            prefix = prefix_of(found[0])
-            after = f"{prefix}\U0010ffff"
-            if prefix != self.prefix:
-                keys.append(prefix + node.key[len(self.prefix) :])
-        return keys
+        replaced = (prefix for prefix in prefixes(self.store, self.owner) if prefix != self.prefix)
+        return [prefix + node.key[len(self.prefix) :] for prefix in replaced]
 
     def _has_checkpoint(self, key: str) -> bool:
         """Whether there is an entry, even a damaged one, other than a tombstone."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from .codec import seal, unseal
 from .errors import IntegrityError, UsageError, warn
 from .events import Event
-from .keys import alive_key, first_prefix, log_of, new_prefix, record_key, run_id_of
+from .keys import alive_key, first_prefix, log_of, new_prefix, prefix_of, record_key, run_id_of
 from .secret import secret
 from .stores import Bytes, Frames, Hold, Store
 from .surroundings.state import Sent
@@ -125,6 +125,14 @@ def scan(store: Store) -> Iterator[tuple[str, Record]]:
             f"runs in {store.url} are left out because their records were altered or signed with another key: "
             f"{', '.join(damaged[:5])}{more}. `oncemore verify` checks the store, `oncemore key` shows the key in use"
         )
+
+
+def prefixes(store: Store, uid: str) -> Iterator[str]:
+    """All prefixes under which a run has entries: the current one, and those that rollbacks have replaced."""
+    after = ""
+    while (found := next(store.scan(f"node/{uid}", after=after, limit=1, most=0), None)) is not None:
+        yield prefix_of(found[0])
+        after = f"{prefix_of(found[0])}\U0010ffff"
 
 
 def change(

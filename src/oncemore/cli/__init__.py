@@ -8,18 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-DONE, FAILED, MISUSED, PROBLEMS, DECLINED, NOT_INSTALLED, WOULD_RUN, INTERRUPTED, BROKEN_PIPE = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    130,
-    141,
-)
-
+DONE, FAILED, MISUSED, PROBLEMS, DECLINED, NOT_INSTALLED, WOULD_RUN = range(7)
+INTERRUPTED, BROKEN_PIPE = 130, 141
 MEANINGS = {
     DONE: "success, and no problems found",
     FAILED: "the command failed; the message says why",

@@ -125,9 +125,8 @@ def import_json(store: Store, path: str | os.PathLike[str]) -> list[str]:
         if run_id in here and here[run_id].uid != record.uid:
             raise UsageError(f"a different run {run_id!r} exists in {store.url}; rename or delete it first")
     new = [each for each in planned if each[1].uid not in present]
-    known = {
-        record.uid for _, record, _, _ in new if _has_entries(store, record)
-    }  # deleted here, but forks need its entries
+    # Runs that were deleted here, but forks need their entries.
+    known = {record.uid for _, record, _, _ in new if _has_entries(store, record)}
     for run_id, record, _, _ in new:
         if record.uid in known and store.get(f"gone/{record.uid}") is None:
             raise UsageError(

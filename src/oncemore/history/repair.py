@@ -15,10 +15,9 @@ from ..errors import CheckpointWarning, IntegrityError, UsageError
 from ..events import Event, Forked, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted, StepCompleted
 from ..keyed import OTHERS, OWNER, claim
 from ..keys import SIGILS, closed, record_key, sealed_as, variant_key
-from ..records import Record, read_log, sealed
+from ..records import Record, prefixes, read_log, sealed
 from ..secret import key_id, key_source, secret
 from ..stores import Bytes, Store, open_store, repair_store
-from .rollback import prefixes
 from .timeline import count, timeline
 
 _ENDINGS: dict[type[Event], str] = {RunFinished: "finished", RunFailed: "failed", RunInterrupted: "interrupted"}
@@ -162,20 +161,14 @@ def _rebuild_records(store: Store, known: set[str]) -> Iterator[str]:
 
 
 def _report(store: Store, run_id: str, record: Record, known: set[str]) -> RepairedRun:
-    counted = [each for each in timeline(store, record.log).counted() if isinstance(each.event, StepCompleted)]
-    keys = {each.event.entry for each in counted if isinstance(each.event, StepCompleted)}
-    keys |= {record.prefix + each.place for each in counted} | {
-        record.prefix + each.place.partition("@")[0] for each in counted
-    }
-    existing = store.get_many(keys, most=0)
-    lost: list[str] = []
-    for each in counted:
+    needed: list[tuple[str, set[str]]] = []  # by node: the entries that a look-up reads
+    for each in timeline(store, record.log).counted():
         event = each.event
-        assert isinstance(event, StepCompleted)
-        own = (record.prefix + each.place, record.prefix + each.place.partition("@")[0])
-        needed = (event.entry, *own) if event.entry.startswith("node/") else (event.entry,)
-        if each.result and any(key not in existing for key in needed):
-            lost.append(event.node)
+        if isinstance(event, StepCompleted) and each.result:
+            own = {each.place, each.place.partition("@")[0]} if event.entry.startswith("node/") else ()
+            needed.append((event.node, {event.entry, *(record.prefix + place for place in own)}))
+    existing = store.get_many({key for _, keys in needed for key in keys}, most=0)
+    lost = [node for node, keys in needed if not keys <= existing.keys()]
     numbers = [event.seq for event in read_log(store, record.log)]
     gaps = max([record.counted, *numbers]) - len(numbers)
     nodes = tuple(node for node in _whole(store, record.prefix) if node not in lost)

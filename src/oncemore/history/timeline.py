@@ -6,7 +6,7 @@ event that makes checkpoints valid or invalid is handled in `Timeline.apply` and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from .. import events
@@ -68,14 +68,10 @@ class Timeline:
             self._now[new.place] = new
         elif isinstance(event, events.StepForgotten):
             node = place_of(event.entry)
-            for known in (self._now, *(self._undo if event.everywhere else ())):
-                for place in [place for place in known if place.partition("@")[0] == node]:
-                    del known[place]
+            self._drop(lambda each: each.place.partition("@")[0] == node, everywhere=event.everywhere)
         elif isinstance(event, events.CheckpointsPruned):  # also those that a rollback made invalid
-            gone = {(self.log, number) for number in event.checkpoints}
-            for known in (self._now, *self._undo):
-                for place in [place for place, each in known.items() if (each.log, each.event.seq) in gone]:
-                    del known[place]
+            gone = set(event.checkpoints)
+            self._drop(lambda each: each.log == self.log and each.event.seq in gone)
         elif isinstance(event, events.RolledBack):
             self._undo.append(self._now)
             self._now = {each.place: each for each in self.until(event.log or self.log, event.to)}
@@ -94,6 +90,12 @@ class Timeline:
                 for place, each in known.items():
                     if each.log == self.log:
                         known[place] = each._replace(result=each.event.seq not in event.without, state=False)
+
+    def _drop(self, which: Callable[[Counted], bool], *, everywhere: bool = True) -> None:
+        """Make events invalid; `everywhere`: also if a rollback that made them invalid is undone."""
+        for known in (self._now, *(self._undo if everywhere else ())):
+            for place in [place for place, each in known.items() if which(each)]:
+                del known[place]
 
     def until(self, log: str, number: int) -> list[Counted]:
         """The valid events up to event `number` of one of its logs."""

@@ -168,9 +168,8 @@ class Terminal(Lines):
         self.clear()
         with _Hook._guard:
             for owner, name, wrapper in self._wrapped:
-                if (
-                    getattr(owner, name) is wrapper
-                ):  # else it was replaced, and the replacement may still use our wrapper
+                # If it was replaced, the replacement may still use our wrapper.
+                if getattr(owner, name) is wrapper:
                     setattr(owner, name, wrapper.__wrapped__)
             self._wrapped = []
 
