@@ -165,8 +165,8 @@ def _report(store: Store, run_id: str, record: Record, known: set[str]) -> Repai
     for each in timeline(store, record.log).counted():
         event = each.event
         if isinstance(event, StepCompleted) and each.result:
-            own = {each.place, each.place.partition("@")[0]} if event.entry.startswith("node/") else ()
-            needed.append((event.node, {event.entry, *(record.prefix + place for place in own)}))
+            own = {each.suffix, each.suffix.partition("@")[0]} if event.entry.startswith("node/") else ()
+            needed.append((event.node, {event.entry, *(record.prefix + suffix for suffix in own)}))
     existing = store.get_many({key for _, keys in needed for key in keys}, most=0)
     lost = [node for node, keys in needed if not keys <= existing.keys()]
     numbers = [event.seq for event in read_log(store, record.log)]

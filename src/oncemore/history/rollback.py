@@ -105,19 +105,19 @@ def _carry(
     with the reason `left_out`, if one is given.
     """
     record.prefix, record.entries = record.new_prefix(), 0
-    places = {each.place for each in counted or ()}
-    nodes = {place.partition("@")[0] for place in places}
+    suffixes = {each.suffix for each in counted or ()}
+    nodes = {suffix.partition("@")[0] for suffix in suffixes}
     put: dict[str, Frames] = {}
     for old, data in store.scan(source, most=_SMALL):
-        place = old[len(source) :]
-        if place == "^":
+        suffix = old[len(source) :]
+        if suffix == "^":
             continue
-        node, key = place.partition("@")[0], record.prefix + place
+        node, key = suffix.partition("@")[0], record.prefix + suffix
         entry = _decoded(old, data)
-        stays = counted is None or place in places or place in nodes
+        stays = counted is None or suffix in suffixes or suffix in nodes
         if stays or (entry is not None and entry.is_tombstone):
             put[key] = alias(key, secret(), (entry.alias_of if entry is not None else "") or old)
-        elif place[0] not in SIGILS and (left_out or (place != node and node in nodes)):
+        elif suffix[0] not in SIGILS and (left_out or (suffix != node and node in nodes)):
             put[key] = tombstone(key, secret(), left_out or ROLLED_BACK)
     record.entries = sum(1 for key in put if key[len(record.prefix)] not in SIGILS and "@" not in key)
     if counted is not None:

@@ -184,7 +184,7 @@ class _Verifier:
                 continue  # replaced by a later one, or interchangeable with one
             step = event if isinstance(event, StepCompleted) else None
             if step is not None and counted.result:
-                here = record.prefix + counted.place
+                here = record.prefix + counted.suffix
                 if not self._exists(step.entry):
                     yield step.entry, f"the result of {about} is missing"
                 elif not step.entry.startswith("shared/") and not self._exists(here):

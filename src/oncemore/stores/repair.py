@@ -89,23 +89,23 @@ def _rebuild(directory: str, path: str, sound: Sound, missing: Missing) -> Salva
     candidates: dict[str, list[Found]] = {}
     for row in rows(_content(path), _content(_journal(path))):
         candidates.setdefault(row.key, []).append(row)
-    kept: dict[str, Found] = {}
+    recovered: dict[str, Found] = {}
     small: dict[str, Bytes] = {}
     unsound: list[str] = []
     for key, found in candidates.items():
         for row in sorted(found, key=lambda row: row.rowid, reverse=True):
             data = _fetched(values, row)
             if data is not None and sound(key, data):
-                kept[key] = row
+                recovered[key] = row
                 if row.filename is None:
                     small[key] = data
                 break
         else:
             unsound.append(key)
-    adopted = _adopt(directory, kept, sound, missing(small))
-    kept.update(adopted)
-    aside = _replace(directory, path, kept)
-    return Salvaged(aside, len(kept), sorted(unsound), sorted(adopted))
+    adopted = _adopt(directory, recovered, sound, missing(small))
+    recovered.update(adopted)
+    aside = _replace(directory, path, recovered)
+    return Salvaged(aside, len(recovered), sorted(unsound), sorted(adopted))
 
 
 def _fetched(values: BytesDisk, row: Found) -> Bytes | None:
@@ -133,9 +133,11 @@ def _content(path: str) -> bytes | mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _adopt(directory: str, kept: Mapping[str, Found], sound: Sound, missing: Mapping[str, int]) -> dict[str, Found]:
+def _adopt(
+    directory: str, recovered: Mapping[str, Found], sound: Sound, missing: Mapping[str, int]
+) -> dict[str, Found]:
     """Rows for missing entries whose value files were found."""
-    values, taken = BytesDisk(directory), {row.filename for row in kept.values()}
+    values, taken = BytesDisk(directory), {row.filename for row in recovered.values()}
     by_size: dict[int, list[str]] = {}
     for name in value_files(directory) if missing else ():
         if name not in taken:
@@ -145,13 +147,13 @@ def _adopt(directory: str, kept: Mapping[str, Found], sound: Sound, missing: Map
         for name in by_size.get(size, ()):
             row = Found(0, key, MODE_BINARY, name, None)
             data = _fetched(values, row)
-            if key not in kept and data is not None and sound(key, data):
+            if key not in recovered and data is not None and sound(key, data):
                 adopted[key] = row
                 break
     return adopted
 
 
-def _replace(directory: str, path: str, kept: Mapping[str, Found]) -> str:
+def _replace(directory: str, path: str, recovered: Mapping[str, Found]) -> str:
     """Replace the damaged database by one with these rows; returns the damaged one's new path."""
     new = f"{path}.new-{os.urandom(8).hex()}"
     aside = f"{path}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
@@ -166,7 +168,7 @@ def _replace(directory: str, path: str, kept: Mapping[str, Found]) -> str:
                 _INSERT,
                 (
                     (row.key, now, now, size_of(row.filename) or 0, row.mode, row.filename, row.value)
-                    for row in kept.values()
+                    for row in recovered.values()
                 ),
             )
             connection.execute("COMMIT")
