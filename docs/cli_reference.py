@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import click
 
+from oncemore.cli import MEANINGS
 from oncemore.cli.app import program
-from oncemore.cli.codes import MEANINGS
 
 _HEAD = """\
 # Command line

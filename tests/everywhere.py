@@ -50,35 +50,35 @@ def main() -> int:
         "command",
         choices=["test", "test-all", "check", "format", "docs", "captures", "campaign", "demo-python", "bench-python"],
     )
-    asked = parser.parse_args()
+    options = parser.parse_args()
     wanted, arguments = os.environ.get("PYTHONS", "").split(), shlex.split(os.environ.get("ARGS", ""))
     for foreign in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"):  # what is tested is what gets installed
         os.environ.pop(foreign, None)
     # A shell that starts us in the background has SIGINT ignored, in all that we start, too; tests send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        if asked.command == "demo-python":
+        if options.command == "demo-python":
             print(environment(_choose()[-1], "demo", DEMO))
             return 0
-        if asked.command == "bench-python":
+        if options.command == "bench-python":
             print(environment(_benched(wanted), "bench", BENCH, optional=PEERS))
             return 0
-        if asked.command == "docs":
+        if options.command == "docs":
             return 0 if _pass([_docs()]) else 1
-        if asked.command == "captures":
+        if options.command == "captures":
             newest = _choose()[-1]
             inside = environment(newest, newest.minor, FULL)
             return subprocess.run([inside, "-m", "tests.captures"], cwd=ROOT).returncode
-        if asked.command == "campaign":
+        if options.command == "campaign":
             return _campaign(_choose(wanted)[-1], arguments)
         pythons = _choose(wanted, tell=True)
-        if asked.command == "format":
+        if options.command == "format":
             return 0 if all([_pass([each]) for each in _layout("--fix")]) else 1  # one after the other: both write
-        if asked.command == "check":
+        if options.command == "check":
             return 0 if _pass([*_layout(), *_types(pythons[-1])]) else 1
         if arguments:
-            return _test_some(pythons if wanted or asked.command == "test-all" else pythons[-1:], arguments)
-        return _test(plan(pythons) if wanted or asked.command == "test-all" else plan(pythons)[:1])
+            return _test_some(pythons if wanted or options.command == "test-all" else pythons[-1:], arguments)
+        return _test(plan(pythons) if wanted or options.command == "test-all" else plan(pythons)[:1])
     except Trouble as trouble:
         say(f"\n{trouble}")
         return 2

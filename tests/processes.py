@@ -65,7 +65,7 @@ class Running:
                 left = deadline - time.monotonic()
                 if over or left <= 0:
                     why = f"ended with code {self.process.returncode}" if over else f"took over {timeout} s"
-                    raise AssertionError(f"{text!r} was not printed: the script {why}\n{self._told()}")
+                    raise AssertionError(f"{text!r} was not printed: the script {why}\n{self._output()}")
                 self._news.wait(min(left, 0.05))
 
     def signal(self, number: int) -> None:
@@ -86,11 +86,11 @@ class Running:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             self._kill_family()
-            raise AssertionError(f"the script did not end within {timeout} s\n{self._told()}") from None
+            raise AssertionError(f"the script did not end within {timeout} s\n{self._output()}") from None
         for reader in self._readers:
             reader.join(5)  # a child that outlives the script may hold the pipe
         if expect is not None:
-            assert code == expect, f"exit code {code}, expected {expect}\n{self._told()}"
+            assert code == expect, f"exit code {code}, expected {expect}\n{self._output()}"
         return Finished(code, "".join(self._out), "".join(self._err))
 
     def end(self) -> None:
@@ -122,7 +122,7 @@ class Running:
         except (ProcessLookupError, PermissionError):
             pass
 
-    def _told(self) -> str:
+    def _output(self) -> str:
         return f"--- standard output\n{''.join(self._out)}\n--- standard error\n{''.join(self._err)}"
 
 

@@ -90,10 +90,10 @@ def _probe(path: str) -> Python | None:
         answer = subprocess.run(
             [path, "-I", "-c", _PROBE], capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL
         )
-        told = json.loads(answer.stdout) if answer.returncode == 0 else {"usable": False}
+        answered = json.loads(answer.stdout) if answer.returncode == 0 else {"usable": False}
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
-    return Python(told["path"], told["version"], tuple(told["lacks"])) if told["usable"] else None
+    return Python(answered["path"], answered["version"], tuple(answered["lacks"])) if answered["usable"] else None
 
 
 @lru_cache(maxsize=None)
@@ -139,9 +139,9 @@ def environment(python: Python, name: str, requirements: list[str], optional: Se
     """
     folder = VENVS / name
     inside = str(folder / "bin" / "python")
-    asked = "\n".join([str(ROOT), python.path, python.version, *requirements, *map(str, optional), _packaging()])
+    wanted = "\n".join([str(ROOT), python.path, python.version, *requirements, *map(str, optional), _packaging()])
     stamp = folder / "stamp"
-    digest = hashlib.sha256(asked.encode()).hexdigest()
+    digest = hashlib.sha256(wanted.encode()).hexdigest()
     if stamp.is_file() and stamp.read_text() == digest and os.access(inside, os.X_OK):
         return inside
     say(f"making .venvs/{name} with Python {python.version}")
@@ -197,13 +197,13 @@ def _uv(python: Python) -> tuple[str, dict[str, str]]:
 
 def _packaging() -> str:
     """The part of pyproject.toml that decides what gets installed: a change of a linter's option is no reason to."""
-    kept, keep = [], True
+    lines, keep = [], True
     for line in (ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines():
         if line.startswith("["):
             keep = not line.startswith("[tool.") or line.startswith("[tool.hatch")
         if keep:
-            kept.append(line)
-    return "\n".join(kept)
+            lines.append(line)
+    return "\n".join(lines)
 
 
 def _run(command: list[str], what: str, env: dict[str, str] | None = None) -> None:

@@ -45,7 +45,7 @@ ME = Path(__file__).resolve()
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Each line of a file with the place to name in a message."""
+    """Each line of a file with the location to name in a message."""
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         yield f"{path.relative_to(ROOT)}:{number}", line
 
@@ -56,7 +56,9 @@ def test_there_is_something_to_look_at() -> None:
 
 
 def test_nothing_is_left_open() -> None:
-    found = [f"{place} {line.strip()}" for path in FILES for place, line in _lines(path) if LEFT_OPEN.search(line)]
+    found = [
+        f"{location} {line.strip()}" for path in FILES for location, line in _lines(path) if LEFT_OPEN.search(line)
+    ]
     assert not found, "\n".join(found)
 
 
@@ -66,9 +68,9 @@ def test_no_path_of_a_machine_is_in_a_file() -> None:
     if not temporary.is_relative_to(ROOT.parent):  # a clone right under a common folder has no telling parent
         own.append(f"{ROOT.parent}/")
     found = [
-        f"{place} {line.strip()}"
+        f"{location} {line.strip()}"
         for path in FILES
-        for place, line in _lines(path)
+        for location, line in _lines(path)
         if HOMES.search(line) or any(path in line for path in own)
     ]
     assert not found, "\n".join(found)
@@ -76,10 +78,10 @@ def test_no_path_of_a_machine_is_in_a_file() -> None:
 
 def test_no_package_registry_is_named_in_a_file() -> None:
     found = [
-        f"{place} {line.strip()}"
+        f"{location} {line.strip()}"
         for path in FILES
         if path != ME
-        for place, line in _lines(path)
+        for location, line in _lines(path)
         if REGISTRY.search(line) or any(not KNOWN_HOSTS.match(host) for host in ADDRESS.findall(line))
     ]
     assert not found, "An address that belongs there goes into KNOWN_HOSTS:\n" + "\n".join(found)

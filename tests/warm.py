@@ -51,15 +51,15 @@ class Process:
         """Start it. `script` is what one would type; `load` names libraries that the interpreter has besides."""
         out, out_end = os.pipe()
         err, err_end = os.pipe()
-        told, told_end = os.pipe()
+        status_pipe, status_end = os.pipe()
         request = json.dumps({"script": script, "args": [*args], "cwd": str(cwd), "env": dict(env)})
-        ends = [out_end, err_end, told_end]
+        ends = [out_end, err_end, status_end]
         socket.send_fds(next(_interpreters(tuple(load))).socket, [request.encode()], ends)
         for end in ends:
             os.close(end)
         self.stdout = open(out, encoding="utf-8", errors="replace")
         self.stderr = open(err, encoding="utf-8", errors="replace")
-        self._told = open(told, "rb", buffering=0)
+        self._status = open(status_pipe, "rb", buffering=0)
         self.pid = self._number()
         self.returncode: int | None = None
 
@@ -81,13 +81,13 @@ class Process:
         self.send_signal(signal.SIGKILL)
 
     def _ended(self, timeout: float | None) -> int | None:
-        if self.returncode is None and select.select([self._told], [], [], timeout)[0]:
+        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
             self.returncode = self._number()
-            self._told.close()
+            self._status.close()
         return self.returncode
 
     def _number(self) -> int:
-        line = self._told.readline()
+        line = self._status.readline()
         assert line, "a warm interpreter has died"
         return int(line)
 
@@ -147,13 +147,13 @@ def _become(out: int, err: int) -> None:
     os.dup2(err, 2)
 
 
-def _mind(script: int, out: int, err: int, told: int) -> NoReturn:
+def _mind(script: int, out: int, err: int, status_pipe: int) -> NoReturn:
     """Tell the process id of a script, and its exit code once it has ended."""
     os.close(out)
     os.close(err)
-    os.write(told, b"%d\n" % script)
+    os.write(status_pipe, b"%d\n" % script)
     _, status = os.waitpid(script, 0)
-    os.write(told, b"%d\n" % os.waitstatus_to_exitcode(status))
+    os.write(status_pipe, b"%d\n" % os.waitstatus_to_exitcode(status))
     os._exit(0)
 
 

@@ -209,7 +209,7 @@ class RunEntries:
         steps = [
             each for each in counted if isinstance(each.event, StepCompleted) and each.event.entry.startswith(NODES)
         ]
-        return {self.prefix + each.place.partition("@")[0] for each in steps}.difference(list(self._cache))
+        return {self.prefix + each.suffix.partition("@")[0] for each in steps}.difference(list(self._cache))
 
     # -- reading
 

@@ -56,7 +56,7 @@ def loop(run: Session, name: str, items: Iterable[Any], every: Every, body: Fram
         _enclosing.set((*enclosing, f"{name}={index}"))
         record(*snapshots.begin.recorders)
         try:
-            with nullcontext() if run.report is None else run.report.turn(name, index + 1, length_hint(items)):
+            with nullcontext() if run.report is None else run.report.iteration(name, index + 1, length_hint(items)):
                 yield item
         finally:
             stop(*snapshots.begin.recorders)

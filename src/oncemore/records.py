@@ -144,7 +144,7 @@ def scan(store: Store) -> Iterator[tuple[str, Record]]:
 
 
 def prefixes(store: Store, uid: str) -> Iterator[str]:
-    """All prefixes under which a run has entries."""
+    """All prefixes under which a run has entries: the current one, and those that rollbacks have replaced."""
     after = ""
     while (found := next(store.scan(NODES + uid, after=after, limit=1, most=0), None)) is not None:
         yield prefix_of(found[0])

@@ -15,9 +15,8 @@ import click
 import pytest
 
 from oncemore import CheckpointWarning, File, History, checkpoint_scope, checkpointed, open_store
-from oncemore.cli import main
+from oncemore.cli import DECLINED, DONE, FAILED, MEANINGS, MISUSED, PROBLEMS, WOULD_RUN, main
 from oncemore.cli.app import program
-from oncemore.cli.codes import DECLINED, DONE, FAILED, MEANINGS, MISUSED, PROBLEMS, WOULD_RUN
 from oncemore.cli.prune import parse_rules, policy
 from oncemore.events import Event
 from tests.cli.program import ORDERS, environment, oncemore, project, sample

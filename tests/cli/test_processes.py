@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from oncemore import History, checkpoint_scope, checkpointed
-from oncemore.cli import main
-from oncemore.cli.codes import BROKEN_PIPE, DONE, FAILED, INTERRUPTED, NOT_INSTALLED
+from oncemore.cli import BROKEN_PIPE, DONE, FAILED, INTERRUPTED, NOT_INSTALLED, main
 from tests.cli.program import COMMAND, environment, oncemore, sample
 from tests.processes import Script
 from tests.unit.pasts import flow

@@ -9,8 +9,8 @@ import click
 import pytest
 
 from docs.cli_reference import page
+from oncemore.cli import MEANINGS
 from oncemore.cli.app import program
-from oncemore.cli.codes import MEANINGS
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference" / "cli.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import pexpect
 import pytest
 
 from oncemore import History, checkpoint_scope, checkpointed
-from oncemore.cli.codes import DECLINED, DONE, INTERRUPTED, WOULD_RUN
+from oncemore.cli import DECLINED, DONE, INTERRUPTED, WOULD_RUN
 from tests.cli.program import environment, project, sample
 from tests.unit.pasts import content, flow
 

@@ -59,8 +59,8 @@ def flipped(at: float) -> Change:
     """One bit turned over; `at` says how far into the bytes."""
 
     def change(data: bytes) -> bytes:
-        place = min(int(at * len(data)), len(data) - 1)
-        return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+        offset = min(int(at * len(data)), len(data) - 1)
+        return data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :]
 
     return change
 

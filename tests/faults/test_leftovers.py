@@ -18,12 +18,12 @@ from oncemore.stores import open_store
 from oncemore.stores.disk import DiskStore
 from tests.faults.test_past_kills import dying_at, in_child, wait
 from tests.processes import Script
-from tests.unit.pasts import Counting, both, content, flow, keys, place, ran
+from tests.unit.pasts import Counting, both, content, flow, keys, ran, store_url
 
 
 @pytest.fixture(params=both)
 def store(request: pytest.FixtureRequest) -> str:
-    return place(request.param)
+    return store_url(request.param)
 
 
 WRITING = """
@@ -199,7 +199,7 @@ def test_a_chunk_that_was_removed_just_before_it_was_wanted_is_written_anew(stor
 
 @pytest.mark.slow
 def test_processes_that_write_and_remove_the_same_files_never_lose_one_that_is_needed(campaign: Any) -> None:
-    store, rounds = place("disk"), campaign(60, 12)
+    store, rounds = store_url("disk"), campaign(60, 12)
 
     def writer(number: int) -> None:
         os.makedirs(f"w{number}", exist_ok=True)
@@ -308,7 +308,7 @@ def test_two_that_import_the_same_at_once_bring_it_once(tmp_path: Path) -> None:
 
 
 def test_a_rollback_can_be_undone_where_the_run_was_imported(store: str) -> None:
-    other = place("memory", "other")
+    other = store_url("memory", "other")
     with checkpoint_scope("r", store=store):
         make("a", 1)
         make("b", 2)
@@ -327,7 +327,7 @@ def test_a_rollback_can_be_undone_where_the_run_was_imported(store: str) -> None
 
 
 def test_what_is_shared_between_runs_comes_along_with_its_files_and_items(store: str) -> None:
-    other = place("memory", "other")
+    other = store_url("memory", "other")
     with checkpoint_scope("r", store=store):
         make_shared("a", 1)
         assert list(shared_items(3)) == [0, 1, 2]

@@ -25,7 +25,7 @@ from oncemore import (
 )
 from oncemore.cli import main
 from oncemore.stores import open_store
-from oncemore.stores.salvage import rows
+from oncemore.stores.repair import rows
 from tests.processes import Script
 from tests.unit.pasts import content, flow, ran
 

@@ -211,7 +211,7 @@ def run(folder: Path, name: str, text: str, kill: int = 0, timeout: int = 120) -
 def check(path: Path) -> dict[str, Any]:
     """What became of one script: a row of the table."""
     folder = Path(tempfile.mkdtemp(prefix="public-"))
-    row: dict[str, Any] = {"script": path.name, "first": "", "again": "", "resumed": "", "told": []}
+    row: dict[str, Any] = {"script": path.name, "first": "", "again": "", "resumed": "", "messages": []}
     try:
         text = path.read_text().replace(*SHORTER.get(path.name, ("", "")))
         refused = _refused(folder / "tried", path.name, text)
@@ -227,21 +227,21 @@ def check(path: Path) -> dict[str, Any]:
         def compared(found: dict[str, Any]) -> str:
             names = sorted(name for name in same if found["values"].get(name) != one["values"][name])
             for name in names:
-                row["told"].append(
+                row["messages"].append(
                     f"{name}: {one['values'][name]!s:.200} plain, {found['values'].get(name)!s:.200} here"
                 )
             if found["err"] != one["err"]:
-                row["told"].append(found["err"][-1500:])
+                row["messages"].append(found["err"][-1500:])
             return f"differs: {', '.join(names)}" if names else "same"
 
-        def attempt(column: str, home: Path, kills: tuple[int, ...] = ()) -> dict[str, Any] | None:
+        def attempt(column: str, folder: Path, kills: tuple[int, ...] = ()) -> dict[str, Any] | None:
             try:
                 for kill in kills:
-                    run(home, path.name, steps, kill)
-                found = run(home, path.name, steps)
+                    run(folder, path.name, steps, kill)
+                found = run(folder, path.name, steps)
             except (Failed, subprocess.TimeoutExpired) as error:
                 row[column] = f"fails: {str(error).splitlines()[0]}"
-                row["told"].append(str(error)[-3000:])
+                row["messages"].append(str(error)[-3000:])
                 return None
             row[column] = compared(found)
             return found
@@ -273,10 +273,10 @@ def _refused(folder: Path, name: str, text: str) -> set[str]:
             run(folder, name, decorated(text, False, refused))
             return refused
         except Failed as error:
-            said = re.search(r"FingerprintError: step (\w+): argument `\w+`", str(error).splitlines()[0])
-            if not said or said[1] in refused:
+            refusal = re.search(r"FingerprintError: step (\w+): argument `\w+`", str(error).splitlines()[0])
+            if not refusal or refusal[1] in refused:
                 return refused
-            refused.add(said[1])
+            refused.add(refusal[1])
 
 
 def good(row: dict[str, Any]) -> bool:
@@ -296,19 +296,21 @@ def main() -> int:
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2, help="how many at a time")
     parser.add_argument("--only", default="", metavar="TEXT", help="those whose path contains this, and what differs")
-    asked = parser.parse_args()
-    fetch(asked.sources)
-    names = [name for name in SCRIPTS if asked.only in name]
+    options = parser.parse_args()
+    fetch(options.sources)
+    names = [name for name in SCRIPTS if options.only in name]
     failed = total = 0
     print(f"{'script':44} {'s':>5} {'calls':>6} {'first':24} {'again':24} resumed")
-    for row in rows(asked.sources, names, asked.jobs):
+    for row in rows(options.sources, names, options.jobs):
         total, failed = total + 1, failed + (not good(row))
         columns = [f"{row[column]:24.80}" for column in ("first", "again", "resumed")]
-        told = f"(refused: {row['refused']})" if row.get("refused") else ""
-        told += f"(ran again with other arguments, as plain runs do: {row['other']})" if row.get("other") else ""
-        print(f"{row['script']:44} {row.get('seconds', ''):>5} {row.get('bodies', ''):>6}", *columns, told, flush=True)
-        if asked.only:
-            print(*row["told"], sep="\n")
+        messages = f"(refused: {row['refused']})" if row.get("refused") else ""
+        messages += f"(ran again with other arguments, as plain runs do: {row['other']})" if row.get("other") else ""
+        print(
+            f"{row['script']:44} {row.get('seconds', ''):>5} {row.get('bodies', ''):>6}", *columns, messages, flush=True
+        )
+        if options.only:
+            print(*row["messages"], sep="\n")
     print(f"{total} scripts, {failed} do not end like plain Python or run steps again")
     return 1 if failed else 0
 

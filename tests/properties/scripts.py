@@ -1447,23 +1447,23 @@ def main() -> int:
     parser.add_argument(
         "--kinds", action="store_true", help="a table: --count small scripts of every kind (give a small count)"
     )
-    asked = parser.parse_args()
-    if asked.only is not None:
-        return _one(generate(asked.only, asked.kind), asked.shrink)
-    numbers = range(asked.start, asked.start + asked.count)
-    if asked.kinds:
+    options = parser.parse_args()
+    if options.only is not None:
+        return _one(generate(options.only, options.kind), options.shrink)
+    numbers = range(options.start, options.start + options.count)
+    if options.kinds:
         total = 0
         for each in KINDS:
-            with ThreadPoolExecutor(asked.jobs) as pool:
+            with ThreadPoolExecutor(options.jobs) as pool:
                 wrong = list(pool.map(lambda number, each=each: outcome(generate(number, each)), numbers))
             total += sum(map(bool, wrong))
             first = next(((n, text) for n, text in zip(numbers, wrong) if text), None)
-            told = f"first: {first[0]}: {first[1].splitlines()[0]}" if first else ""
-            print(f"{each:28} {sum(map(bool, wrong)):3} of {len(numbers)} fail  {told}", flush=True)
+            message = f"first: {first[0]}: {first[1].splitlines()[0]}" if first else ""
+            print(f"{each:28} {sum(map(bool, wrong)):3} of {len(numbers)} fail  {message}", flush=True)
         return 1 if total else 0
-    failed = campaign(numbers, asked.jobs, asked.kind)
+    failed = campaign(numbers, options.jobs, options.kind)
     if failed:
-        print(f"{len(failed)} of {asked.count} scripts do not end like plain Python: {failed}")
+        print(f"{len(failed)} of {options.count} scripts do not end like plain Python: {failed}")
     return 1 if failed else 0
 
 

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 
 from oncemore import History, UsageError, checkpoint_scope, checkpointed
 from oncemore.retention import keep_last
-from tests.unit.pasts import content, keys, place
+from tests.unit.pasts import content, keys, store_url
 
 FULL = os.environ.get("ONCEMORE_TEST_CAMPAIGN") == "full"
 IDS = ["a", "b", "c", "d"]
@@ -69,7 +69,7 @@ class HistoryMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.store = place(self.kind, secrets.token_hex(4))
+        self.store = store_url(self.kind, secrets.token_hex(4))
         self.history = History(self.store)
         self.runs: dict[str, Modelled] = {}
         self.clock = 0
@@ -219,7 +219,7 @@ class HistoryMachine(RuleBasedStateMachine):
     @rule(kind=st.sampled_from(["memory", "disk"] if FULL else ["memory"]))
     def move(self, kind: str) -> None:
         """To another store and from there on in that one."""
-        other = History(place(kind, secrets.token_hex(4)))
+        other = History(store_url(kind, secrets.token_hex(4)))
         self.history.export("runs.zip")
         assert sorted(other.import_("runs.zip")) == sorted(self.runs)
         before = content(other.store)

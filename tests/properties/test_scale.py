@@ -12,7 +12,7 @@ from oncemore.keys import record_key
 from oncemore.records import Record, sealed
 from oncemore.retention import keep_last
 from oncemore.stores import open_store
-from tests.unit.pasts import Counting, both, place
+from tests.unit.pasts import Counting, both, store_url
 
 BATCH = 20_000
 
@@ -83,30 +83,30 @@ def measured(store: Any, size: int) -> dict[str, int]:
 def test_a_run_costs_what_it_holds_whatever_else_is_in_the_store(
     kind: str, campaign: Callable[[int, int], int]
 ) -> None:
-    neighbours(place(kind, "alone"), 1000)
-    alone = measured(place(kind, "alone"), 50)
-    neighbours(place(kind, "crowded"), campaign(1_000_000, 50_000))
-    crowded = measured(place(kind, "crowded"), 50)
+    neighbours(store_url(kind, "alone"), 1000)
+    alone = measured(store_url(kind, "alone"), 50)
+    neighbours(store_url(kind, "crowded"), campaign(1_000_000, 50_000))
+    crowded = measured(store_url(kind, "crowded"), 50)
     assert crowded == alone
 
 
 @pytest.mark.parametrize("kind", both)
 def test_it_grows_no_faster_than_the_run(kind: str) -> None:
-    small, large = measured(place(kind, "small"), 50), measured(place(kind, "large"), 200)
+    small, large = measured(store_url(kind, "small"), 50), measured(store_url(kind, "large"), 200)
     assert {name: count for name, count in large.items() if count > 4 * small[name] + 10} == {}
 
 
 @pytest.mark.parametrize("kind", both)
 def test_events_since_a_number_reads_only_those(kind: str) -> None:
-    made(place(kind), 100)
-    last = len(list(History(place(kind)).run("mine").events()))
-    few = rows(place(kind), lambda h: list(h.run("mine").events(since=last - 3)))
+    made(store_url(kind), 100)
+    last = len(list(History(store_url(kind)).run("mine").events()))
+    few = rows(store_url(kind), lambda h: list(h.run("mine").events(since=last - 3)))
     assert few <= 3 + 3
 
 
 @pytest.mark.parametrize("kind", both)
 def test_named_checkpoints_do_not_cost_more_the_more_there_are(kind: str) -> None:
-    counting = Counting(place(kind))
+    counting = Counting(store_url(kind))
     costs = []
     with checkpoint_scope("mine", store=counting) as run:
         for n in range(300):

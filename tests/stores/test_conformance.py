@@ -6,8 +6,8 @@ from pathlib import Path
 
 from oncemore.stores import Store
 from oncemore.stores.disk import DiskStore
+from oncemore.stores.layered import Overlay, Within
 from oncemore.stores.memory import MemoryStore
-from oncemore.stores.overlay import Overlay
 from oncemore.testing import StoreContract
 
 
@@ -30,11 +30,15 @@ class TestOverlay(StoreContract):
     test_it_travels_by_url_and_by_pickle = None  # it belongs to who looks through it
 
     def make_store(self, tmp_path: Path) -> Store:
-        return _overlays.setdefault(tmp_path, _Named(MemoryStore(f"below-{tmp_path}")))
-
-
-class _Named(Overlay):
-    shared_between_processes = False
+        return _overlays.setdefault(tmp_path, Overlay(MemoryStore(f"below-{tmp_path}")))
 
 
 _overlays: dict[Path, Store] = {}
+
+
+class TestWithin(StoreContract):
+    test_a_key_has_up_to_1024_bytes = None  # the prefix takes some of them
+    test_it_travels_by_url_and_by_pickle = None  # its URL leads to it only together with the key it was made for
+
+    def make_store(self, tmp_path: Path) -> Store:
+        return Within(DiskStore(tmp_path), "other/abc/")

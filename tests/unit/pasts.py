@@ -16,7 +16,7 @@ from oncemore.stores import Bytes, Frames, Hold, Store, open_store
 both = ("memory", "disk")
 
 
-def place(kind: str, name: str = "store") -> str:
+def store_url(kind: str, name: str = "store") -> str:
     """A store of that kind that only this test has."""
     return f"memory://{os.environ['HOME']}/{name}" if kind == "memory" else os.path.abspath(name)
 

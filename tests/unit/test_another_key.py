@@ -15,7 +15,7 @@ from oncemore.keys import OWNER
 from oncemore.settings import key_file, key_id
 from oncemore.stores import open_store
 from tests.processes import Script
-from tests.unit.pasts import both, content, flow, place, ran
+from tests.unit.pasts import both, content, flow, ran, store_url
 
 
 @memoized
@@ -52,7 +52,7 @@ def another_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
 
 @pytest.fixture(params=both)
 def store(request: pytest.FixtureRequest) -> str:
-    return place(request.param)
+    return store_url(request.param)
 
 
 def test_another_key_works_beside_the_runs_of_the_owner_and_each_finds_all_again(

@@ -27,17 +27,17 @@ from oncemore import (
 from oncemore.events import StepCompleted
 from oncemore.retention import keep_last
 from oncemore.stores import open_store
-from tests.unit.pasts import both, content, flow, keys, names, place, ran
+from tests.unit.pasts import both, content, flow, keys, names, ran, store_url
 
 
 @pytest.fixture(params=both)
 def store(request: pytest.FixtureRequest) -> str:
-    return place(request.param)
+    return store_url(request.param)
 
 
 @pytest.fixture(params=both)
 def other(request: pytest.FixtureRequest) -> str:
-    return place(request.param, "other")
+    return store_url(request.param, "other")
 
 
 @checkpointed
@@ -256,7 +256,7 @@ def cut(at: float) -> Callable[[bytes], bytes]:
 def test_a_damaged_archive_is_said_to_be_damaged_and_brings_nothing(
     harm: Callable[[bytes], bytes], trust: bool
 ) -> None:
-    store, other = place("memory"), place("memory", "other")
+    store, other = store_url("memory"), store_url("memory", "other")
     flow(store)
     History(store).export("runs.zip")
     Path("runs.zip").write_bytes(harm(Path("runs.zip").read_bytes()))
@@ -268,12 +268,12 @@ def test_a_damaged_archive_is_said_to_be_damaged_and_brings_nothing(
 @pytest.mark.slow
 @pytest.mark.parametrize("trust", [False, True])
 def test_any_flipped_bit_is_an_error_with_nothing_imported_or_of_no_consequence(trust: bool, campaign: Any) -> None:
-    store = place("memory")
+    store = store_url("memory")
     flow(store)
     History(store).export("runs.zip")
     whole = Path("runs.zip").read_bytes()
-    History(place("memory", "whole")).import_("runs.zip")
-    expected = content(place("memory", "whole"))
+    History(store_url("memory", "whole")).import_("runs.zip")
+    expected = content(store_url("memory", "whole"))
     chance = random.Random(4)
     refused = 0
     tries = campaign(1000, 300)
@@ -282,7 +282,7 @@ def test_any_flipped_bit_is_an_error_with_nothing_imported_or_of_no_consequence(
         harmed = bytearray(whole)
         harmed[bit // 8] ^= 1 << bit % 8
         Path("harmed.zip").write_bytes(harmed)
-        other = place("memory", f"other{number}")
+        other = store_url("memory", f"other{number}")
         try:
             History(other).import_("harmed.zip", trust=trust)
         except (IntegrityError, UsageError):
@@ -306,7 +306,7 @@ def rewritten(change: Callable[[dict[str, Any], dict[str, bytes]], None]) -> Non
 
 
 def test_an_entry_that_was_exchanged_is_noticed_even_by_one_who_trusts() -> None:
-    store, other = place("memory"), place("memory", "other")
+    store, other = store_url("memory"), store_url("memory", "other")
     flow(store)
     History(store).export("runs.zip")
     rewritten(lambda manifest, files: files.update({"entries/0": files["entries/1"]}))
@@ -317,7 +317,7 @@ def test_an_entry_that_was_exchanged_is_noticed_even_by_one_who_trusts() -> None
 
 
 def test_an_archive_whose_list_was_changed_is_not_signed() -> None:
-    store, other = place("memory"), place("memory", "other")
+    store, other = store_url("memory"), store_url("memory", "other")
     flow(store)
     History(store).export("runs.zip")
     rewritten(lambda manifest, files: manifest["entries"].pop(0))
@@ -327,12 +327,12 @@ def test_an_archive_whose_list_was_changed_is_not_signed() -> None:
 
 
 def test_an_archive_of_a_later_format_says_so() -> None:
-    store = place("memory")
+    store = store_url("memory")
     flow(store)
     History(store).export("runs.zip")
     rewritten(lambda manifest, files: manifest.update(format="oncemore archive 2"))
     with pytest.raises(UsageError, match="'oncemore archive 2'; this version reads 'oncemore archive 1'"):
-        History(place("memory", "other")).import_("runs.zip")
+        History(store_url("memory", "other")).import_("runs.zip")
 
 
 # -- JSON
@@ -408,7 +408,7 @@ def test_json_of_a_run_that_was_rolled_back_has_what_counts(store: str, other: s
     ids=["half", "empty", "another thing", "no uid", "no events", "planted"],
 )
 def test_damaged_json_is_said_to_be_damaged_and_brings_nothing(harm: Callable[[bytes], bytes]) -> None:
-    store, other = place("memory"), place("memory", "other")
+    store, other = store_url("memory"), store_url("memory", "other")
     flow(store)
     History(store).export_json("runs.json")
     Path("runs.json").write_bytes(harm(Path("runs.json").read_bytes()))
@@ -449,7 +449,7 @@ def completed(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_pruning_a_run_from_json_removes_nothing_of_another_run() -> None:
-    store = place("memory")
+    store = store_url("memory")
     flow(store, "victim")
     flow(store, "r", x=5)
     History(store).export_json("runs.json", runs=["r"])
@@ -463,7 +463,7 @@ def test_pruning_a_run_from_json_removes_nothing_of_another_run() -> None:
 
 @pytest.mark.parametrize("entry", ["run/victim", "node/0123456789abcdef/load/1.2", "code/", "shared/../run", "", 7])
 def test_json_whose_events_name_entries_of_others_brings_nothing(entry: Any) -> None:
-    store, other = place("memory"), place("memory", "other")
+    store, other = store_url("memory"), store_url("memory", "other")
     flow(store)
     History(store).export_json("runs.json")
     planted(lambda run: completed(run).update(entry=entry))
@@ -491,7 +491,7 @@ def test_json_whose_events_name_entries_of_others_brings_nothing(entry: Any) -> 
     ],
 )
 def test_json_with_a_value_of_another_type_brings_nothing(change: Callable[[dict[str, Any]], object]) -> None:
-    store, other = place("memory"), place("memory", "other")
+    store, other = store_url("memory"), store_url("memory", "other")
     flow(store)
     History(store).export_json("runs.json")
     planted(change)
@@ -503,11 +503,11 @@ def test_json_with_a_value_of_another_type_brings_nothing(change: Callable[[dict
 def test_json_nested_without_end_is_said_to_be_damaged() -> None:
     Path("runs.json").write_text("[" * 200_000)
     with pytest.raises(IntegrityError, match="runs.json is damaged"):
-        History(place("memory")).import_json("runs.json")
+        History(store_url("memory")).import_json("runs.json")
 
 
 def test_json_replaces_no_snapshot_of_generators_and_no_loop() -> None:
-    store, other = place("memory"), place("memory", "other")
+    store, other = store_url("memory"), store_url("memory", "other")
     flow(store)
     History(store).export_json("runs.json")
     uid = json.loads(Path("runs.json").read_text())["runs"][0]["uid"]
@@ -550,7 +550,7 @@ def pay(amount: int) -> int:
 
 
 def test_what_json_says_of_an_unknown_outcome_is_never_signed_when_it_is_settled() -> None:
-    store, other = place("memory"), place("memory", "other")
+    store, other = store_url("memory"), store_url("memory", "other")
     with pytest.raises(SystemExit), checkpoint_scope("r", store=store):
         pay(3)
     History(store).export_json("runs.json")
@@ -581,7 +581,7 @@ def test_a_step_that_read_a_file_runs_again_after_json(store: str, other: str) -
 @pytest.mark.parametrize("trust", [False, True])
 @pytest.mark.parametrize("member", ["manifest.json", "signature", "entries/0"])
 def test_an_archive_is_refused_before_a_member_is_unpacked(member: str, trust: bool) -> None:
-    store, other = place("memory"), place("memory", "other")
+    store, other = store_url("memory"), store_url("memory", "other")
     flow(store)
     History(store).export("runs.zip")
     with zipfile.ZipFile("runs.zip") as archive:
@@ -601,7 +601,7 @@ def test_an_archive_is_refused_before_a_member_is_unpacked(member: str, trust: b
 
 
 def test_an_archive_whose_members_share_their_bytes_is_refused() -> None:
-    store, other = place("memory"), place("memory", "other")
+    store, other = store_url("memory"), store_url("memory", "other")
     flow(store)
     History(store).export("runs.zip")
     with zipfile.ZipFile("runs.zip", "a") as archive:

@@ -21,7 +21,7 @@ from oncemore.events import StepCompleted
 from oncemore.retention import keep_last
 from oncemore.settings import secret
 from tests.processes import Script
-from tests.unit.pasts import Counting, both, place
+from tests.unit.pasts import Counting, both, store_url
 
 LARGE = 100_000  # bytes: more than an entry that is cached
 
@@ -262,7 +262,7 @@ def test_of_two_consumers_of_one_generator_both_run_and_the_first_to_finish_is_k
         for number in range(n):
             yield 10 * mine + number
 
-    with checkpoint_scope("run", store=place(kind)) as run:
+    with checkpoint_scope("run", store=store_url(kind)) as run:
         one, other = numbers(2), numbers(2)
         assert (next(one), next(other)) == (10, 20)
         assert list(other) == [21]

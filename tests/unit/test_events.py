@@ -31,7 +31,7 @@ from oncemore.events import (
     StepStarted,
 )
 from tests.processes import Script
-from tests.unit.pasts import Counting, both, flow, place
+from tests.unit.pasts import Counting, both, flow, store_url
 
 
 @checkpointed
@@ -61,7 +61,7 @@ def kinds(events: Any) -> list[str]:
 
 @pytest.fixture(params=both)
 def store(request: pytest.FixtureRequest) -> str:
-    return place(request.param)
+    return store_url(request.param)
 
 
 def test_a_run_tells_its_story_in_order(store: str) -> None:
@@ -120,7 +120,7 @@ def test_the_lane_tells_thread_and_task_apart(store: str) -> None:
 
 
 def test_reuse_is_written_once_for_each_step_when_the_scope_ends_and_hits_write_nothing() -> None:
-    inner = Counting(place("memory"))
+    inner = Counting(store_url("memory"))
     with checkpoint_scope("r", store=inner):
         for x in range(20):
             double(x)

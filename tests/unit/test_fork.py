@@ -8,12 +8,12 @@ import pytest
 
 from oncemore import History, UsageError, checkpoint_scope, checkpointed, current_run, fork, memoized
 from oncemore.events import Forked
-from tests.unit.pasts import both, content, flow, names, place, ran
+from tests.unit.pasts import both, content, flow, names, ran, store_url
 
 
 @pytest.fixture(params=both)
 def store(request: pytest.FixtureRequest) -> str:
-    return place(request.param)
+    return store_url(request.param)
 
 
 @checkpointed

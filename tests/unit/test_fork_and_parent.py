@@ -13,12 +13,12 @@ import pytest
 from oncemore import History, checkpoint_scope, checkpointed, current_run, fork
 from oncemore.retention import keep_last
 from tests.processes import Script
-from tests.unit.pasts import both, keys, names, place, ran
+from tests.unit.pasts import both, keys, names, ran, store_url
 
 
 @pytest.fixture(params=both)
 def store(request: pytest.FixtureRequest) -> str:
-    return place(request.param)
+    return store_url(request.param)
 
 
 def calls() -> list[str]:
@@ -237,7 +237,7 @@ def test_a_fork_that_forgets_what_it_shares_leaves_the_parents(store: str) -> No
 
 
 def test_an_archive_of_a_fork_protects_it_in_a_store_that_has_the_parent(store: str) -> None:
-    other = place("memory", "other")
+    other = store_url("memory", "other")
     first = go(store, "r", "plain")
     fork(History(store).run("r"), "child")
     for run_id in ("r", "child"):

@@ -23,12 +23,12 @@ from oncemore.events import RunRenamed
 from oncemore.history import rollback
 from oncemore.retention import keep_last
 from tests.processes import Script
-from tests.unit.pasts import Counting, both, content, flow, keys, load, names, place, ran
+from tests.unit.pasts import Counting, both, content, flow, keys, load, names, ran, store_url
 
 
 @pytest.fixture(params=both)
 def store(request: pytest.FixtureRequest) -> str:
-    return place(request.param)
+    return store_url(request.param)
 
 
 @checkpointed

@@ -12,12 +12,12 @@ import pytest
 from oncemore import CheckpointWarning, File, NotRecorded, Run, UsageError, checkpoint_scope, checkpointed, current_run
 from oncemore.events import CheckpointSaved
 from tests.processes import Script
-from tests.unit.pasts import both, flow, names, place, ran
+from tests.unit.pasts import both, flow, names, ran, store_url
 
 
 @pytest.fixture(params=both)
 def store(request: pytest.FixtureRequest) -> str:
-    return place(request.param)
+    return store_url(request.param)
 
 
 @checkpointed

@@ -15,13 +15,13 @@ from oncemore.history import rollback
 from oncemore.retention import keep_last
 from oncemore.settings import secret
 from oncemore.stores import Bytes, open_store
-from tests.unit.pasts import Counting, both, content, flow, keys, names, place, ran
+from tests.unit.pasts import Counting, both, content, flow, keys, names, ran, store_url
 from tests.unit.test_entries import Operations
 
 
 @pytest.fixture(params=both)
 def store(request: pytest.FixtureRequest) -> str:
-    return place(request.param)
+    return store_url(request.param)
 
 
 @checkpointed

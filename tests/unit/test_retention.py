@@ -25,12 +25,12 @@ from oncemore.retention import (
     pinned,
 )
 from tests.processes import Script
-from tests.unit.pasts import both, content, flow, keys, names, place, ran, values
+from tests.unit.pasts import both, content, flow, keys, names, ran, store_url, values
 
 
 @pytest.fixture(params=both)
 def store(request: pytest.FixtureRequest) -> str:
-    return place(request.param)
+    return store_url(request.param)
 
 
 @checkpointed

@@ -26,14 +26,14 @@ from oncemore.retention import keep_last
 from oncemore.stores.memory import MemoryStore
 from oncemore.surroundings.snapshots import Snapshots
 from tests.processes import Script
-from tests.unit.pasts import both, place
+from tests.unit.pasts import both, store_url
 
 LARGE = 20_000
 
 
 @pytest.fixture(params=both)
 def store(request: pytest.FixtureRequest) -> str:
-    return place(request.param)
+    return store_url(request.param)
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import pytest
 
 from oncemore import History, checkpoint_scope, checkpointed
 from oncemore.events import StepCompleted
-from tests.unit.pasts import both, place
+from tests.unit.pasts import both, store_url
 
 
 @pytest.fixture(params=both)
 def store(request: pytest.FixtureRequest) -> str:
-    return place(request.param)
+    return store_url(request.param)
 
 
 @checkpointed

@@ -15,7 +15,7 @@ from oncemore.history.verify import Verified
 from oncemore.keys import OWNER
 from oncemore.retention import keep_last
 from oncemore.stores import Bytes
-from tests.unit.pasts import Counting, both, flow, keys, place
+from tests.unit.pasts import Counting, both, flow, keys, store_url
 
 
 @checkpointed
@@ -59,7 +59,7 @@ def found(verified: Verified, kind: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("kind", both)
 def test_a_store_with_a_long_past_is_well(kind: str) -> None:
-    history = full(place(kind))
+    history = full(store_url(kind))
     assert history.verify().findings == ()
     history.prune(keep_last(1))
     verified = history.verify()
@@ -268,7 +268,7 @@ def stateful(n: int) -> int:
 
 @pytest.mark.parametrize("kind", both)
 def test_a_store_with_entries_of_every_kind_is_verified(kind: str) -> None:
-    store = place(kind)
+    store = store_url(kind)
 
     def everything(stop: int) -> None:
         with checkpoint_scope("r", store=store) as run:

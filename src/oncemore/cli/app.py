@@ -11,36 +11,25 @@ from typing import Any
 import click
 
 from .. import CheckpointWarning, OncemoreError
-from . import completion, doctor, get, key, plan, prune, repair, rollback, runs, transfer, verify, why
-from .codes import BROKEN_PIPE, DECLINED, DONE, FAILED, INTERRUPTED, MEANINGS
-from .names import did_you_mean
-from .options import Declined
+from . import BROKEN_PIPE, DECLINED, DONE, FAILED, INTERRUPTED, MEANINGS
+from .completion import completion
+from .doctor import doctor
+from .export import export, import_
+from .get import get
+from .key import key
+from .options import Declined, did_you_mean
 from .output import version_of
+from .plan import adopt, audit, plan
+from .prune import prune, rm
+from .repair import repair
+from .rollback import fork, pin, rename, resolve, rollback
+from .runs import events, runs, show
+from .verify import verify
+from .why import diff, why
 
 _COMMANDS: list[click.Command] = [
-    runs.runs,
-    runs.show,
-    runs.events,
-    why.why,
-    why.diff,
-    get.get,
-    plan.plan,
-    plan.adopt,
-    plan.audit,
-    rollback.rollback,
-    rollback.fork,
-    rollback.rename,
-    rollback.pin,
-    rollback.resolve,
-    prune.rm,
-    prune.prune,
-    transfer.export,
-    transfer.import_,
-    verify.verify,
-    doctor.doctor,
-    key.key,
-    repair.repair,
-    completion.completion,
+    *(runs, show, events, why, diff, get, plan, adopt, audit, rollback, fork, rename, pin, resolve),
+    *(rm, prune, export, import_, verify, doctor, key, repair, completion),
 ]
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"{code:5}  {meaning}" for code, meaning in MEANINGS.items())
 
@@ -98,9 +87,8 @@ def run(arguments: Sequence[str] | None) -> int:
     try:
         sys.stdout.flush()  # output to a pipe is buffered, so a closed pipe may only be noticed here
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # else Python flushes again at exit and prints an error
+        # Else Python flushes again at exit and prints an error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     return code
 

@@ -19,9 +19,8 @@ from ..settings import key_file, key_id, size
 from ..stores import Store, default_target, open_store, store_exists
 from ..stores.disk import DiskStore
 from ..stores.filesystem import NETWORK_FILE_SYSTEMS, file_system
-from . import options
-from .codes import PROBLEMS
-from .output import columns, plural, print_json, print_tables, version_of
+from . import PROBLEMS, options
+from .output import columns, plural, print_result, version_of
 
 _PACKAGES = ("blake3", "cloudpickle", "diskcache", "wrapt", "zstandard", "click", "rich")
 _LOW_SPACE = 1 << 30  # bytes
@@ -46,10 +45,7 @@ def doctor(ctx: click.Context, store: str | None, as_json: bool) -> None:
     is a problem.
     """
     checks = [_secret(), *_store(store or default_target()), *_versions()]
-    if as_json:
-        print_json([check._asdict() for check in checks])
-    else:
-        print_tables((_CHECKS, checks))
+    print_result(as_json, [check._asdict() for check in checks], (_CHECKS, checks))
     ctx.exit(PROBLEMS if any(check.state == "problem" for check in checks) else 0)
 
 

@@ -14,7 +14,7 @@ from .. import Checkpoint, UsageError
 from ..history.json_exchange import exact
 from ..settings import size
 from . import options
-from .names import find_checkpoint, find_run, open_history
+from .options import find_checkpoint, find_run, open_history
 from .output import printable, timestamp
 
 

@@ -10,9 +10,8 @@ import click
 from ..codec.keyed import owner_of
 from ..settings import key_id, key_source
 from ..stores import default_target, open_store, store_exists
-from . import options
-from .codes import PROBLEMS
-from .output import columns, print_json, print_tables
+from . import PROBLEMS, options
+from .output import columns, print_result
 
 _COLUMNS = columns("what", "is", text="is")
 
@@ -38,10 +37,7 @@ def key(ctx: click.Context, store: str | None, as_json: bool) -> None:
         "store_key": owner or None,
         "same": not owner or (key_exists and owner == key_id()),
     }
-    if as_json:
-        print_json(fields)
-    else:
-        print_tables((_COLUMNS, _rows(fields)), *_advice(fields))
+    print_result(as_json, fields, (_COLUMNS, _rows(fields)), _advice(fields))
     ctx.exit(0 if fields["same"] else PROBLEMS)
 
 
@@ -55,8 +51,8 @@ def _rows(fields: Mapping[str, object]) -> list[tuple[str, str]]:
     ]
 
 
-def _advice(fields: Mapping[str, object]) -> list[str]:
+def _advice(fields: Mapping[str, object]) -> str:
     if fields["same"]:
-        return ["the store was made with this key" if fields["store_key"] else "the store is empty or does not exist"]
+        return "the store was made with this key" if fields["store_key"] else "the store is empty or does not exist"
     remedy = "run as the user who made it (see HOME), set the ONCEMORE_KEY it was made with"
-    return [f"the store was made with another key: {remedy}, or copy that key file to {fields['file']}"]
+    return f"the store was made with another key: {remedy}, or copy that key file to {fields['file']}"

@@ -1,16 +1,82 @@
-"""Options and arguments shared by several commands."""
+"""Options and arguments that commands share: the store, runs and checkpoints by name, confirmations."""
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
 
-from .. import OncemoreError
-from .names import complete_checkpoint, complete_run
+from .. import Checkpoint, History, OncemoreError, UsageError
+from ..history.history import PastRun
+from ..stores import default_target, store_exists
+
+_COMPLETIONS = 100
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A suggestion for a mistyped name; empty if no known name is similar."""
+    candidates = list(dict.fromkeys(known))
+    similar = [each for each in candidates if each.lower() == name.lower() or each.rpartition(".")[2] == name]
+    similar += [each for each in difflib.get_close_matches(name, candidates, 3) if each not in similar]
+    return f" Did you mean {' or '.join(similar[:3])}?" if similar else ""
+
+
+def existing_store(store: str | None) -> str:
+    """The given or default store. UsageError if it does not exist: a command that reads must not create one."""
+    target = store or default_target()
+    if not store_exists(target):
+        raise UsageError(f"there is no store at {target}; choose one with --store or ONCEMORE_STORE")
+    return target
+
+
+def open_history(store: str | None) -> History:
+    """The history of the given or default store."""
+    return History(existing_store(store))
+
+
+def find_run(history: History, run_id: str) -> PastRun:
+    """The run with this id; the error for an unknown one suggests similar ids."""
+    try:
+        return history.run(run_id)
+    except UsageError as error:
+        ids = history.run_ids()
+        if run_id in ids:
+            raise
+        raise UsageError(f"{error}.{did_you_mean(run_id, ids)}") from error
+
+
+def find_checkpoint(run: PastRun, which: str) -> Checkpoint:
+    """The newest checkpoint with this id, name, node or step."""
+    checkpoints = run.checkpoints
+    found = checkpoints.get(which) or checkpoints.latest(which)
+    if found is None:
+        known = [name for c in checkpoints for name in (c.name, c.step, c.node, c.id) if name]
+        hint = did_you_mean(which, known) or f" `oncemore show {run.id}` lists them."
+        raise UsageError(f"run {run.id} has no checkpoint {which!r}.{hint}")
+    return found
+
+
+def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Run ids that start with `incomplete`."""
+    try:
+        return open_history(ctx.params.get("store")).run_ids(incomplete, _COMPLETIONS)
+    except OncemoreError:  # an error message would disturb the command line being typed
+        return []
+
+
+def complete_checkpoint(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Checkpoints that start with `incomplete`, of the run given earlier on the command line."""
+    try:
+        run = open_history(ctx.params.get("store")).run(ctx.params["run"])
+        names = dict.fromkeys(name for c in run.checkpoints for name in (c.name, c.step, c.node) if name)
+        return [name for name in names if name.startswith(incomplete)][:_COMPLETIONS]
+    except (OncemoreError, KeyError):
+        return []
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -47,6 +47,14 @@ def columns(*titles: str, numbers: Collection[str] = (), text: str = "") -> list
     return [Column(title, title in numbers, title == text) for title in titles]
 
 
+def print_result(as_json: bool, value: Any, *parts: Part) -> None:
+    """Print the value as JSON, or the lines and tables that show it to people."""
+    if as_json:
+        print_json(value)
+    else:
+        print_tables(*parts)
+
+
 def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, default=_jsonable))
 

@@ -16,10 +16,9 @@ from ..history.history import PastRun
 from ..rehearsal import audit as rehearsal
 from ..rehearsal.audit import Audit, Plan, Progress
 from ..settings import duration
-from . import options
-from .codes import DONE, FAILED, PROBLEMS, WOULD_RUN
-from .names import complete_checkpoint, did_you_mean, find_run, open_history
-from .output import Part, columns, plural, print_json, print_tables
+from . import DONE, FAILED, PROBLEMS, WOULD_RUN, options
+from .options import complete_checkpoint, did_you_mean, find_run, open_history
+from .output import Part, columns, plural, print_result, print_tables
 
 _PLAN = columns("step", "would", "times", "time", "why", numbers=("times",), text="why")
 _DIFFERENCES = columns("node", "what differs", text="what differs")
@@ -72,11 +71,8 @@ def plan(ctx: click.Context, script: tuple[str, ...], module: bool, store: str |
     command = _command(script, module)
     with _default_store(store):
         found = rehearsal.plan(command[0], command[1:])
-    if as_json:
-        steps = [dict(zip(("step", "times", "seconds_saved"), each)) for each in found.reused]
-        print_json({**dataclasses.asdict(found), "reused": steps})
-    else:
-        print_tables(*_plan_lines(found))
+    steps = [dict(zip(("step", "times", "seconds_saved"), each)) for each in found.reused]
+    print_result(as_json, {**dataclasses.asdict(found), "reused": steps}, *_plan_lines(found))
     if found.trouble:
         click.echo(f"oncemore: {found.trouble}", err=True)
     ctx.exit(FAILED if found.trouble else WOULD_RUN if found.step else DONE)
@@ -176,13 +172,10 @@ def audit(
     command = _command(script, module, found)
     with _default_store(store), _progress() as progress:
         done = rehearsal.audit(run, command[0], command[1:], sample=sample, progress=progress)
-    if as_json:
-        differing = [dict(zip(("node", "difference"), each)) for each in done.differing]
-        print_json({**dataclasses.asdict(done), "differing": differing})
-    else:
-        stopped = [f"Stopped early: {done.stopped}"] if done.stopped else []
-        table: list[Part] = [(_DIFFERENCES, done.differing), ""] if done.differing else []
-        print_tables(*table, _counted(done), *stopped)
+    differing = [dict(zip(("node", "difference"), each)) for each in done.differing]
+    stopped = [f"Stopped early: {done.stopped}"] if done.stopped else []
+    table: list[Part] = [(_DIFFERENCES, done.differing), ""] if done.differing else []
+    print_result(as_json, {**dataclasses.asdict(done), "differing": differing}, *table, _counted(done), *stopped)
     ctx.exit(PROBLEMS if done.differing else FAILED if done.stopped and not done.equal else DONE)
 
 

@@ -13,8 +13,8 @@ from .. import UsageError, retention
 from ..retention import Policy
 from ..settings import size
 from . import options
-from .names import complete_run, did_you_mean, find_run, open_history
-from .output import columns, plural, print_json, print_tables
+from .options import complete_run, did_you_mean, find_run, open_history
+from .output import columns, plural, print_result
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -106,14 +106,11 @@ def prune(
     if not dry_run and found.checkpoints:
         options.confirm(f"Remove {plural(len(found.checkpoints), 'checkpoint')} ({size(found.bytes)})?", yes)
         found = history.prune(chosen, runs=run_ids)
-    if as_json:
-        print_json(dataclasses.asdict(found))
-        return
     rows = [(checkpoint,) for checkpoint in found.checkpoints]
     verb = "would be removed" if dry_run else "removed"
     skipped = [f"{run} is running: left alone" for run in found.skipped]
     total = f"{plural(len(rows), 'checkpoint')}, {size(found.bytes)} {verb}"
-    print_tables((columns("checkpoint"), rows), *skipped, total)
+    print_result(as_json, dataclasses.asdict(found), (columns("checkpoint"), rows), *skipped, total)
 
 
 @click.command()

@@ -8,10 +8,9 @@ import click
 
 from .. import History
 from ..history.repair import Repaired, RepairedRun
-from . import options
-from .codes import PROBLEMS
-from .names import existing_store
-from .output import columns, plural, print_json, print_tables
+from . import PROBLEMS, options
+from .options import existing_store
+from .output import columns, plural, print_result
 
 _RUNS = columns("run", "is", "nodes", "lost", numbers=("nodes",), text="lost")
 
@@ -29,12 +28,10 @@ def repair(ctx: click.Context, store: str | None, as_json: bool) -> None:
     The exit code is 0 if nothing was lost, else 3.
     """
     found = History.repair(existing_store(store))
-    if as_json:
-        runs = [{**dataclasses.asdict(run), "whole": run.whole} for run in found.runs]
-        print_json({**dataclasses.asdict(found), "runs": runs, "whole": found.whole})
-    else:
-        rows = [(run.id, "whole" if run.whole else "damaged", f"{len(run.nodes):,}", _lost(run)) for run in found.runs]
-        print_tables((_RUNS, rows), *_verdict(found))
+    runs = [{**dataclasses.asdict(run), "whole": run.whole} for run in found.runs]
+    rows = [(run.id, "whole" if run.whole else "damaged", f"{len(run.nodes):,}", _lost(run)) for run in found.runs]
+    fields = {**dataclasses.asdict(found), "runs": runs, "whole": found.whole}
+    print_result(as_json, fields, (_RUNS, rows), *_verdict(found))
     ctx.exit(0 if found.whole else PROBLEMS)
 
 

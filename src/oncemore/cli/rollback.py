@@ -9,7 +9,7 @@ import click
 
 from .. import UsageError
 from . import options
-from .names import complete_checkpoint, did_you_mean, find_checkpoint, find_run, open_history
+from .options import complete_checkpoint, did_you_mean, find_checkpoint, find_run, open_history
 from .output import plural
 
 

@@ -13,7 +13,7 @@ from .. import Checkpoint, RunRecord, Summary, UsageError
 from ..events import Event, RunFailed
 from ..settings import duration, seconds, size
 from . import options
-from .names import find_run, open_history
+from .options import find_run, open_history
 from .output import Part, columns, on_terminal, plural, print_json, print_tables, printable, timestamp
 
 _STATUSES = ("running", "finished", "failed", "interrupted", "killed", "forked")

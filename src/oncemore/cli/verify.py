@@ -11,10 +11,9 @@ import click
 
 from ..history.verify import Progress, Verified
 from ..settings import size
-from . import options
-from .codes import PROBLEMS
-from .names import open_history
-from .output import columns, plural, print_json, print_tables
+from . import PROBLEMS, options
+from .options import open_history
+from .output import columns, plural, print_result
 
 _FINDINGS = columns("found", "run", "what", "key", text="what")
 
@@ -38,11 +37,8 @@ def verify(ctx: click.Context, store: str | None, as_json: bool) -> None:
     history = open_history(store)
     with _progress() as progress:
         found = history.verify(progress)
-    if as_json:
-        print_json({**dataclasses.asdict(found), "well": found.well})
-    else:
-        rows = [(each.kind, each.run, each.message, each.key) for each in found.findings]
-        print_tables((_FINDINGS, rows), _verdict(found))
+    rows = [(each.kind, each.run, each.message, each.key) for each in found.findings]
+    print_result(as_json, {**dataclasses.asdict(found), "well": found.well}, (_FINDINGS, rows), _verdict(found))
     ctx.exit(0 if found.well else PROBLEMS)
 
 

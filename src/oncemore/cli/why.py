@@ -12,8 +12,8 @@ from ..history.compare import Comparison, Pair
 from ..history.explain import Change
 from . import options
 from .get import import_from_cwd
-from .names import complete_run, did_you_mean, find_run, open_history
-from .output import Part, columns, plural, print_json, print_tables
+from .options import complete_run, did_you_mean, find_run, open_history
+from .output import Part, columns, plural, print_json, print_result, print_tables
 
 
 @click.command()
@@ -64,13 +64,10 @@ def diff(run: str, other: str, store: str | None, as_json: bool) -> None:
         find_run(history, each)
     import_from_cwd()
     found = history.compare(run, other)
-    if as_json:
-        print_json(found.as_dict())
-        return
     rows = [row for pair in found.differing for row in _rows(pair, found)]
     titles = columns("step", f"in {run}", f"in {other}", "what differs", text="what differs")
     table: list[Part] = [(titles, rows), ""] if rows else []
-    print_tables(*table, _verdict(found))
+    print_result(as_json, found.as_dict(), *table, _verdict(found))
 
 
 def _rows(pair: Pair, comparison: Comparison) -> Iterator[tuple[str, ...]]:

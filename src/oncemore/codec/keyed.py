@@ -11,7 +11,7 @@ from ..errors import IntegrityError, StoreError, warn
 from ..keys import OTHERS, OWNER, RUNS
 from ..settings import key_id, key_source, secret
 from ..stores import Store
-from ..stores.within import Within
+from ..stores.layered import Within
 from . import unseal
 
 UNKNOWN = "unknown"  # the id, if that entry is missing

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Union, cast
 
 from ..errors import CodecError, StoreError, UsageError, warn
+from ..stores import in_store
 from ..stores.buffers import content_digest
-from ..stores.folders import in_store
 from .blobs import Blobs, StoredFile, active, keep_now, put_back, remove, source
 
 PathLike = Union[str, "os.PathLike[str]"]

@@ -23,9 +23,8 @@ from ..codec import Decoded, encode
 from ..errors import CodecError, IntegrityError, StoreError, log
 from ..keys import BLOBS, CHUNKS, LISTINGS, PENDING, blob_key, listing_key, pending, pending_blob, pending_of
 from ..settings import secret
-from ..stores import Bytes, Frames, Store
+from ..stores import OURS, Bytes, Frames, Store
 from ..stores.buffers import content_digest
-from ..stores.folders import OURS
 
 CHUNK = 8 << 20
 

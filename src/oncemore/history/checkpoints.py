@@ -14,7 +14,7 @@ from ..files.blobs import keeping
 from ..records import Record
 from ..settings import secret
 from ..stores import Store
-from .timeline import Counted, place_of, timeline
+from .timeline import Counted, suffix_of, timeline
 
 When = Union[float, datetime]
 
@@ -92,14 +92,14 @@ class Checkpoint:
         return entry
 
     @property
-    def place(self) -> str:
-        """The key of its entry without the prefix. Of two checkpoints with the same place, only the newer is valid."""
-        return place_of(self.entry)
+    def suffix(self) -> str:
+        """The key of its entry without the prefix. Of two checkpoints with the same suffix, only the newer is valid."""
+        return suffix_of(self.entry)
 
     @property
     def node_key(self) -> str:
         """Identifies the node: equal for all its checkpoints, whatever state they read."""
-        return self.place.partition("@")[0]
+        return self.suffix.partition("@")[0]
 
     def proof(self) -> tuple[str, int]:
         """The key and size of its entry (the result, or the state of a named one), after verifying the signature."""
@@ -126,7 +126,7 @@ class CallersOwn(NamedTuple):
 
     kind: str
     name: str
-    place: int
+    position: int
 
 
 class Checkpoints(Sequence[Checkpoint]):

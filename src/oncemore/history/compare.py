@@ -52,8 +52,8 @@ class Comparison:
 def compare(a: RunView, b: RunView) -> Comparison:
     """Compare the valid checkpoints of steps in two runs of one store."""
     entries = RunEntries(a.store, "", "", None)
-    ours, theirs = ({c.place: c for c in run.checkpoints if c.entry} for run in (a, b))
-    both = [(one, theirs[place]) for place, one in ours.items() if place in theirs]
+    ours, theirs = ({c.suffix: c for c in run.checkpoints if c.entry} for run in (a, b))
+    both = [(one, theirs[suffix]) for suffix, one in ours.items() if suffix in theirs]
     found = [pair for one, other in both if (pair := _results(entries, one, other)) is not None]
     same = len(both) - len(found)
     left, right = _only_in(entries, ours, theirs), _only_in(entries, theirs, ours)
@@ -97,8 +97,8 @@ def _only_in(
 ) -> dict[str, list[_Node]]:
     """The nodes that only the first run has, by step."""
     found: dict[str, list[_Node]] = {}
-    for place, checkpoint in mine.items():
-        if place in others:
+    for suffix, checkpoint in mine.items():
+        if suffix in others:
             continue
         arguments, _, code = checkpoint.node_key.rpartition("/")[2].partition(".")
         try:
@@ -121,13 +121,13 @@ def _paired(left: Sequence[_Node], right: Sequence[_Node]) -> Iterator[Pair]:
     ]
     free = [node for nodes in by_arguments.values() for node in nodes]
     for node, partner in partners:
-        near = _nearest(node, free[:_WINDOW]) if partner is None else partner
-        if near is None:
+        match = _nearest(node, free[:_WINDOW]) if partner is None else partner
+        if match is None:
             yield Pair(step=node.step, a=node.id, b=None)
         else:
-            free = [other for other in free if other is not near] if partner is None else free
-            changes = tuple(compared(node.dependencies, near.dependencies))
-            yield Pair(step=node.step, a=node.id, b=near.id, changes=changes)
+            free = [other for other in free if other is not match] if partner is None else free
+            changes = tuple(compared(node.dependencies, match.dependencies))
+            yield Pair(step=node.step, a=node.id, b=match.id, changes=changes)
     yield from (Pair(step=node.step, a=None, b=node.id) for node in free)
 
 

@@ -26,7 +26,7 @@ from ..records import Record, checked, sealed, signed
 from ..settings import secret
 from ..stores import Bytes, Frames, Store
 from .checkpoints import Checkpoint, checkpoints_of
-from .timeline import place_of
+from .timeline import suffix_of
 
 FORMAT = "oncemore json 1"
 _MORE_THAN_A_RESULT = {"effects", "reads", "items", "files", "roots", "blobs"}
@@ -125,9 +125,8 @@ def import_json(store: Store, path: str | os.PathLike[str]) -> list[str]:
         if run_id in here and here[run_id].uid != record.uid:
             raise UsageError(f"a different run {run_id!r} exists in {store.url}; rename or delete it first")
     new = [each for each in planned if each[1].uid not in present]
-    known = {
-        record.uid for _, record, _, _ in new if _has_entries(store, record)
-    }  # deleted here, but forks need its entries
+    # Runs that were deleted here, but forks need their entries.
+    known = {record.uid for _, record, _, _ in new if _has_entries(store, record)}
     for run_id, record, _, _ in new:
         if record.uid in known and store.get(deleted_key(record.uid)) is None:
             raise UsageError(
@@ -223,10 +222,10 @@ def _plan_run(run: Mapping[str, Any]) -> tuple[Record, dict[str, Frames], list[b
     completed = [(number, e.entry) for number, e in enumerate(events, 1) if isinstance(e, StepCompleted)]
     left_out = [(number, entry) for number, entry in completed if entry not in put]
     for key in [key for key in put if key.startswith(NODES) and not key.startswith(prefix)]:
-        put[prefix + place_of(key)] = alias(prefix + place_of(key), secret(), key)
+        put[prefix + suffix_of(key)] = alias(prefix + suffix_of(key), secret(), key)
     for _, entry in left_out:
         if _is_node(uid, entry):
-            node = prefix + place_of(entry).partition("@")[0]
+            node = prefix + suffix_of(entry).partition("@")[0]
             put.setdefault(node, tombstone(node, secret(), LEFT_OUT))
     without = [number for number, _ in left_out]
     return record, put, [*log, signed(record.log, RunImported(without=without), secret())]

@@ -174,20 +174,14 @@ def _rebuild_records(store: Store, known: set[str]) -> Iterator[str]:
 
 
 def _report(store: Store, run_id: str, record: Record, known: set[str]) -> RepairedRun:
-    counted = [each for each in timeline(store, record.log).counted() if isinstance(each.event, StepCompleted)]
-    keys = {each.event.entry for each in counted if isinstance(each.event, StepCompleted)}
-    keys |= {record.prefix + each.place for each in counted} | {
-        record.prefix + each.place.partition("@")[0] for each in counted
-    }
-    existing = store.get_many(keys, most=0)
-    lost: list[str] = []
-    for each in counted:
+    needed: list[tuple[str, set[str]]] = []  # by node: the entries that a look-up reads
+    for each in timeline(store, record.log).counted():
         event = each.event
-        assert isinstance(event, StepCompleted)
-        own = (record.prefix + each.place, record.prefix + each.place.partition("@")[0])
-        needed = (event.entry, *own) if event.entry.startswith(NODES) else (event.entry,)
-        if each.result and any(key not in existing for key in needed):
-            lost.append(event.node)
+        if isinstance(event, StepCompleted) and each.result:
+            own = {each.suffix, each.suffix.partition("@")[0]} if event.entry.startswith(NODES) else ()
+            needed.append((event.node, {event.entry, *(record.prefix + suffix for suffix in own)}))
+    existing = store.get_many({key for _, keys in needed for key in keys}, most=0)
+    lost = [node for node, keys in needed if not keys <= existing.keys()]
     numbers = [event.seq for event in read_log(store, record.log)]
     gaps = max([record.counted, *numbers]) - len(numbers)
     nodes = tuple(node for node in _whole(store, record.prefix) if node not in lost)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from .. import records
+from .. import keys, records
 from ..codec import Decoded, alias, seal, tombstone, unseal
 from ..errors import IntegrityError, UsageError
 from ..events import Event, Forked, RollbackUndone, RolledBack, RunRenamed, StepCompleted
@@ -24,17 +24,13 @@ from ..keys import (
     REMOVED,
     RUNS,
     SIGILS,
-    changed,
     closed,
     deleted_key,
     fork_mark,
     fork_marks_of,
-    intent_key,
-    intents_of,
     listing_key,
     prefix_of,
     record_key,
-    state_of,
 )
 from ..node import ROLLED_BACK
 from ..records import Record, checked, parse, prefixes, read, sealed, signed, stamp
@@ -123,19 +119,19 @@ def _carry(
     with the reason `left_out`, if one is given.
     """
     record.prefix, record.entries = record.new_prefix(), 0
-    places = {each.place for each in counted or ()}
-    nodes = {place.partition("@")[0] for place in places}
+    suffixes = {each.suffix for each in counted or ()}
+    nodes = {suffix.partition("@")[0] for suffix in suffixes}
     put: dict[str, Frames] = {}
     for old, data in store.scan(source, most=_SMALL):
-        place = old[len(source) :]
-        if place == "^":
+        suffix = old[len(source) :]
+        if suffix == "^":
             continue
-        node, key = place.partition("@")[0], record.prefix + place
+        node, key = suffix.partition("@")[0], record.prefix + suffix
         entry = _decoded(old, data)
-        stays = counted is None or place in places or place in nodes
+        stays = counted is None or suffix in suffixes or suffix in nodes
         if stays or (entry is not None and entry.is_tombstone):
             put[key] = alias(key, secret(), (entry.alias_of if entry is not None else "") or old)
-        elif place[0] not in SIGILS and (left_out or (place != node and node in nodes)):
+        elif suffix[0] not in SIGILS and (left_out or (suffix != node and node in nodes)):
             put[key] = tombstone(key, secret(), left_out or ROLLED_BACK)
     record.entries = sum(1 for key in put if key[len(record.prefix)] not in SIGILS and "@" not in key)
     if counted is not None:
@@ -177,7 +173,7 @@ def fork(
     put = _carry(store, child, parent.prefix, line.until(within, number))
     until = time.time() if target is None else target.time.timestamp()
     put.update(_performed(store, parent, child, line.cuts_at(within, number), until))
-    opening, own_opening = entry_of(store, f"{state_of(parent.uid)}opening"), f"{state_of(child.uid)}opening"
+    opening, own_opening = entry_of(store, f"{keys.state_of(parent.uid)}opening"), f"{keys.state_of(child.uid)}opening"
     if opening is not None:
         put[own_opening] = alias(own_opening, secret(), opening.alias_of or opening.key)
     put.update({fork_mark(uid, child.uid): [b"1"] for uid in child.forebears})
@@ -188,15 +184,14 @@ def fork(
     append = {child.log: [signed(child.log, event, secret())]}
     if store.commit(put=put, append=append, expect={key: None, REMOVED: then}):
         return child
-    return fork(
-        store, run_id, new_id, at=at, state=state
-    )  # entries were removed or the id was taken meanwhile: try again
+    # Entries were removed or the id was taken meanwhile: try again.
+    return fork(store, run_id, new_id, at=at, state=state)
 
 
 def _performed(store: Store, parent: Record, child: Record, cuts: Mapping[str, int], until: float) -> dict[str, Frames]:
     """Intents of effect="once" steps that were done, or of unknown outcome, at the fork, so that it does not repeat them."""
     found: list[tuple[Decoded, memoryview]] = []
-    for key, data in store.scan(intents_of(parent.uid)):
+    for key, data in store.scan(keys.intents_of(parent.uid)):
         if data is not None:
             found.append((Decoded(data, key=key, secret=secret()), unseal(data, key, secret())))
     done: set[tuple[str, str]] = set()
@@ -210,7 +205,7 @@ def _performed(store: Store, parent: Record, child: Record, cuts: Mapping[str, i
     for entry, body in found:
         done_by_then = (entry.meta["step"], entry.meta["given"]) in done
         if done_by_then or (entry.meta.get("settled") != "completed" and entry.time <= until):
-            key = intent_key(child.uid, entry.meta["call"])
+            key = keys.intent_key(child.uid, entry.meta["call"])
             put.update({key: seal([body], key, secret()), **listing(key, entry.meta.get("blobs", ()))})
     return put
 
@@ -281,22 +276,21 @@ def _clear(store: Store, uid: str, run_id: str | None) -> bool:
     own = set() if record is None else {record.prefix, *record.undo}
     forks = forks_of(store, uid)
     reached = targets(store, (*own, *(prefix for fork in forks for prefix in prefixes(store, fork))))
-    keys: list[str] = []
+    unreached: list[str] = []
     for prefix in set(prefixes(store, uid)) - own:
         stay = reached.get(prefix, set[str]())
         if stay or record is not None:  # an open scope may not know yet that the run has moved to another prefix
             stay = {*stay, closed(prefix)}
         for key in [key for key, _ in store.scan(prefix, most=0) if key not in stay]:
-            entry = (
-                entry_of(store, key) if record is not None or forks else None
-            )  # otherwise all items of the run are removed below
-            keys += [key, listing_key(key), *(entry.chunks if entry is not None else ())]
+            # If the run was deleted and has no forks, all its items are removed below.
+            entry = entry_of(store, key) if record is not None or forks else None
+            unreached += [key, listing_key(key), *(entry.chunks if entry is not None else ())]
     kinds = () if record is not None else ("once", "calls", "wrote", *(() if forks else ("items", "state", "event")))
     rest = [key for kind in kinds for key, _ in store.scan(f"{kind}/{uid}/", most=0)]
-    keys += [*map(listing_key, rest), *rest]
+    unreached += [*map(listing_key, rest), *rest]
     if record is None and not forks:
-        keys += [changed(uid), mark]
-    batches = [keys[start : start + _BATCH] for start in range(0, len(keys), _BATCH)]
+        unreached += [keys.changed(uid), mark]
+    batches = [unreached[start : start + _BATCH] for start in range(0, len(unreached), _BATCH)]
     return all(store.commit(put={REMOVED: stamp()}, delete=batch, expect={ALIASES: then}) for batch in batches)
 
 

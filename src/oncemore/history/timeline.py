@@ -6,7 +6,7 @@ event that makes checkpoints valid or invalid is handled in `Timeline.apply` and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from .. import events
@@ -33,14 +33,14 @@ class Counted(NamedTuple):
     state: bool = True
 
     @property
-    def place(self) -> str:
-        """The key of its entry without the prefix. Of two events with the same place, only the newer is valid."""
+    def suffix(self) -> str:
+        """The key of its entry without the prefix. Of two events with the same suffix, only the newer is valid."""
         if isinstance(self.event, events.StateSaved):
             return f"{self.log}{self.event.seq}"
-        return place_of(self.event.entry)
+        return suffix_of(self.event.entry)
 
 
-def place_of(entry: str) -> str:
+def suffix_of(entry: str) -> str:
     """The key of an entry without its prefix."""
     return entry[len(prefix_of(entry)) :]
 
@@ -54,7 +54,7 @@ class Timeline:
     def __init__(self, log: str, inherited: Iterable[Counted] = (), cuts: Mapping[str, int] = {}) -> None:
         self.log, self.cuts = log, cuts
         self.last = 0  # the number of the last event
-        self._now = {each.place: each for each in inherited}  # valid now, oldest first
+        self._now = {each.suffix: each for each in inherited}  # valid now, oldest first
         self._undo: list[dict[str, Counted]] = []  # what was valid before each rollback
 
     def apply(self, event: Event) -> None:
@@ -62,38 +62,40 @@ class Timeline:
         self.last = event.seq
         if isinstance(event, (events.StepCompleted, events.StateSaved, events.SnapshotSaved)):
             new = Counted(event, self.log, pinned=isinstance(event, events.CheckpointSaved) and event.pinned)
-            self._now.pop(new.place, None)
-            if "@" in new.place:  # a variant: from now on, the node's own entry only points to it
-                self._now.pop(new.place.partition("@")[0], None)
-            self._now[new.place] = new
+            self._now.pop(new.suffix, None)
+            if "@" in new.suffix:  # a variant: from now on, the node's own entry only points to it
+                self._now.pop(new.suffix.partition("@")[0], None)
+            self._now[new.suffix] = new
         elif isinstance(event, events.StepForgotten):
-            node = place_of(event.entry)
-            for known in (self._now, *(self._undo if event.everywhere else ())):
-                for place in [place for place in known if place.partition("@")[0] == node]:
-                    del known[place]
+            node = suffix_of(event.entry)
+            self._drop(lambda each: each.suffix.partition("@")[0] == node, everywhere=event.everywhere)
         elif isinstance(event, events.CheckpointsPruned):  # also those that a rollback made invalid
-            gone = {(self.log, number) for number in event.checkpoints}
-            for known in (self._now, *self._undo):
-                for place in [place for place, each in known.items() if (each.log, each.event.seq) in gone]:
-                    del known[place]
+            gone = set(event.checkpoints)
+            self._drop(lambda each: each.log == self.log and each.event.seq in gone)
         elif isinstance(event, events.RolledBack):
             self._undo.append(self._now)
-            self._now = {each.place: each for each in self.until(event.log or self.log, event.to)}
+            self._now = {each.suffix: each for each in self.until(event.log or self.log, event.to)}
         elif isinstance(event, events.RollbackUndone):
             self._now = self._undo.pop() if self._undo else self._now
         elif isinstance(event, events.CheckpointPinned):
             which = event.log or self.log, event.checkpoint
             for known in (self._now, *self._undo):
                 known.update(
-                    (place, each._replace(pinned=event.pinned))
-                    for place, each in list(known.items())
+                    (suffix, each._replace(pinned=event.pinned))
+                    for suffix, each in list(known.items())
                     if (each.log, each.event.seq) == which
                 )
         elif isinstance(event, events.RunImported):
             for known in (self._now, *self._undo):
-                for place, each in known.items():
+                for suffix, each in known.items():
                     if each.log == self.log:
-                        known[place] = each._replace(result=each.event.seq not in event.without, state=False)
+                        known[suffix] = each._replace(result=each.event.seq not in event.without, state=False)
+
+    def _drop(self, which: Callable[[Counted], bool], *, everywhere: bool = True) -> None:
+        """Make events invalid; `everywhere`: also if a rollback that made them invalid is undone."""
+        for known in (self._now, *(self._undo if everywhere else ())):
+            for suffix in [suffix for suffix, each in known.items() if which(each)]:
+                del known[suffix]
 
     def until(self, log: str, number: int) -> list[Counted]:
         """The valid events up to event `number` of one of its logs."""
@@ -150,7 +152,7 @@ def _initial(store: Store, log: str, first: Event) -> Timeline:
 def totals(counted: Iterable[Counted]) -> tuple[int, int]:
     """The number of nodes with checkpoints, and the bytes of those."""
     steps = [each for each in counted if isinstance(each.event, events.StepCompleted)]
-    nodes = {each.place.partition("@")[0] for each in steps}
+    nodes = {each.suffix.partition("@")[0] for each in steps}
     return len(nodes), sum(each.event.stored_bytes for each in steps if isinstance(each.event, events.StepCompleted))
 
 

@@ -34,7 +34,7 @@ from ..keys import (
 from ..records import Record
 from ..settings import secret
 from ..stores import Bytes, Store
-from ..stores.within import Within
+from ..stores.layered import Within
 from .rollback import forks_of, targets
 from .timeline import timeline
 
@@ -197,7 +197,7 @@ class _Verifier:
                 continue  # replaced by a later one, or interchangeable with one
             step = event if isinstance(event, StepCompleted) else None
             if step is not None and counted.result:
-                here = record.prefix + counted.place
+                here = record.prefix + counted.suffix
                 if not self._exists(step.entry):
                     yield step.entry, f"the result of {about} is missing"
                 elif not step.entry.startswith(SHARED) and not self._exists(here):

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..errors import UsageError
+from ..stores import OURS, in_store, is_store
 from ..stores.buffers import content_digest
-from ..stores.folders import OURS, in_store, is_store
 
 _ATTRS = "__attrs_attrs__"
 

@@ -19,7 +19,7 @@ from ..node import ASKED, Node
 from ..records import Record
 from ..session import Session
 from ..stores import Store
-from ..stores.overlay import Overlay
+from ..stores.layered import Overlay
 
 LOOK = "ONCEMORE_LOOK"  # environment variable: names the file of notes for processes that the script starts
 

@@ -26,7 +26,7 @@ from urllib.parse import unquote
 from .. import events
 from ..errors import is_terminal, warn
 from ..modules import loaded
-from ..node import NEW
+from ..node import ASKED, NEW
 from ..settings import duration, size
 from ..surroundings.capture import _Hook
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from ..session import Session
 
-_ASKED_FOR = ("refreshed", "ONCEMORE_REFRESH")  # reasons that need no explanation
 _LARGE = 1_000_000  # bytes; smaller sizes are not shown
 _ASCII = str.maketrans({"●": "*", "✓": "+", "✗": "x", "←": "<-", "→": "->", "·": "-"})
 _STYLES = {
@@ -168,9 +167,8 @@ class Terminal(Lines):
         self.clear()
         with _Hook._guard:
             for owner, name, wrapper in self._wrapped:
-                if (
-                    getattr(owner, name) is wrapper
-                ):  # else it was replaced, and the replacement may still use our wrapper
+                # If it was replaced, the replacement may still use our wrapper.
+                if getattr(owner, name) is wrapper:
                     setattr(owner, name, wrapper.__wrapped__)
             self._wrapped = []
 
@@ -314,7 +312,7 @@ class Report:
         self._every: list[Line] = []
         self._steps: dict[str, Line] = {}
         self._maps: list[tuple[str, Line]] = []  # step and line of those in progress
-        self._turns: list[str] = []  # current iterations of loops
+        self._iterations: list[str] = []  # current iterations of loops
         self._current: Line | None = None
         self._failures: set[str] = set()  # errors already shown in the line of a step
         self._explain = ""  # the node or step for the suggested `oncemore why`
@@ -336,7 +334,7 @@ class Report:
                 if event.reason != NEW:
                     damaged = event.reason.startswith("entry damaged")  # a warning gave the details
                     line.why = f"  ← {'entry damaged' if damaged else event.reason}"
-                    if event.reason not in _ASKED_FOR:
+                    if event.reason not in ASKED:
                         self._explain = event.node if line.counts else event.step
                 self._ended(line, "ran", event.seconds)
             elif isinstance(event, events.StepNotKept):
@@ -388,17 +386,17 @@ class Report:
                     self.settle()
 
     @contextmanager
-    def turn(self, name: str, number: int, total: int) -> Generator[None, None, None]:
+    def iteration(self, name: str, number: int, total: int) -> Generator[None, None, None]:
         """Show an iteration of a loop, only in the live line."""
         text = f"  {name} {number}" + f"/{total}" * bool(total)
         with _lock:
-            self._turns.append(text)
+            self._iterations.append(text)
             self.lines.changed()
         try:
             yield
         finally:
             with _lock:
-                self._turns.remove(text)
+                self._iterations.remove(text)
 
     def _line(self, step: str) -> Line:
         for mapped, line in reversed(self._maps):
@@ -431,7 +429,7 @@ class Report:
 
     def now(self) -> str:
         """The text of the live line: iterations of loops, and steps that are running or not printed yet."""
-        shown = "".join(self._turns)
+        shown = "".join(self._iterations)
         for line in self._every:
             if line.running or line is self._current:
                 shown += self._row(line)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, runtime_checkable
 from urllib.parse import quote
 
 from ..errors import UsageError
@@ -243,10 +244,93 @@ def checked(key: str) -> str:
     return key
 
 
-def check_change(put: Iterable[str], append: Iterable[str], delete: Iterable[str], expect: Iterable[str]) -> None:
-    """Raise UsageError unless all keys of a commit are valid."""
-    for keys in (put, delete, expect):
-        for key in keys:
+# -- what the stores here have in common
+
+PAGE = 500  # entries that a scan reads at a time
+
+
+class Change(NamedTuple):
+    """The arguments of a commit, with valid keys."""
+
+    put: Mapping[str, Frames]
+    append: Mapping[str, Sequence[Bytes]]
+    delete: Collection[str]
+    expect: Mapping[str, Bytes | None]
+    under: Hold | None
+
+
+class BaseStore:
+    """Base class of stores: scans in pages, commits as one object, pickles as a URL."""
+
+    url: str
+
+    def get(self, key: str) -> Bytes | None:
+        """See `Store.get`."""
+        raise NotImplementedError
+
+    def scan(
+        self, prefix: str, *, after: str = "", limit: int | None = None, most: int | None = None
+    ) -> Iterator[tuple[str, Bytes | None]]:
+        """See `Store.scan`."""
+        start, end = key_range(prefix, after)
+        remaining, last = sys.maxsize if limit is None else limit, ""
+        while remaining > 0:
+            size, found = min(PAGE, remaining), 0
+            for last, data in self._page(start, end, size, most):
+                yield last, data
+                found += 1
+            if found < size:
+                return
+            start, remaining = last + "\0", remaining - size
+
+    def commit(
+        self,
+        *,
+        put: Mapping[str, Frames] = {},
+        append: Mapping[str, Sequence[Bytes]] = {},
+        delete: Collection[str] = (),
+        expect: Mapping[str, Bytes | None] = {},
+        under: Hold | None = None,
+    ) -> bool:
+        """See `Store.commit`."""
+        for key in (*put, *delete, *expect, *(log_key(log, 0) for log in append)):
             checked(key)
-    for log in append:
-        checked(log_key(log, 0))
+        done = self._commit(Change(put, append, delete, expect, under))
+        if done and under is not None:
+            under.release()
+        return done
+
+    def _page(self, start: str, end: str | None, size: int, most: int | None) -> Iterator[tuple[str, Bytes | None]]:
+        """The first `size` entries from key `start` on and before `end`. Large values are read one at a time."""
+        raise NotImplementedError
+
+    def _commit(self, change: Change) -> bool:
+        """Apply the change, or return False if its expectations are not met. The caller releases the hold."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return open_store, (self.url,)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+
+# -- stores among the user's files, recognized without opening a file or importing the database
+
+OURS = ".oncemore"  # prefix of the names that oncemore creates among the user's files: stores and drafts
+_DATABASE = "cache.db"  # diskcache's name for it
+
+
+def is_store(folder: str) -> bool:
+    """Whether the folder is a store. Opens no file: closing one of a store's files may drop the locks on it."""
+    return all(os.path.lexists(os.path.join(folder, name)) for name in (_DATABASE, f"{_DATABASE}-locks"))
+
+
+def in_store(path: str) -> bool:
+    """Whether a path is a store or inside one, with symbolic links resolved."""
+    folder = os.path.realpath(path)
+    while not is_store(folder):
+        if (outer := os.path.dirname(folder)) == folder:
+            return False
+        folder = outer
+    return True

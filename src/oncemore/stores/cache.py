@@ -169,6 +169,29 @@ def size_of(filename: object) -> int | None:
     return None if match is None else int(match[1], 16)
 
 
+def value_files(directory: str) -> list[str]:
+    """The names of all value files, relative to the store."""
+    found = (path[len(directory) + 1 :] for folder in value_folders(directory) for path in listed(folder))
+    return sorted(name for name in found if size_of(name) is not None)
+
+
+def value_folders(directory: str) -> list[str]:
+    """The folders of value files, `ab/cd`, each `ab` after its subfolders."""
+    outer = [path for path in listed(directory) if _is_pair(path)]
+    return [inner for path in outer for inner in [*filter(_is_pair, listed(path)), path]]
+
+
+def listed(folder: str) -> list[str]:
+    try:
+        return [os.path.join(folder, name) for name in os.listdir(folder)]
+    except FileNotFoundError:  # removed meanwhile
+        return []
+
+
+def _is_pair(path: str) -> bool:
+    return len(os.path.basename(path)) == 2 and os.path.isdir(path) and not os.path.islink(path)
+
+
 def _no_follow(path: str, flags: int) -> int:
     """Open a file without following a link or waiting for a pipe or device."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -6,28 +6,35 @@ number of threads and processes on one machine can use it at once. diskcache its
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, Literal
 from urllib.parse import quote, unquote_to_bytes
 from weakref import WeakValueDictionary
 
-from diskcache.core import DBNAME, MODE_RAW
+from diskcache.core import DBNAME, MODE_BINARY, MODE_RAW
 
 from ..errors import IntegrityError, StoreError, UsageError
-from . import LAST, Bytes, Frames, Hold, Store, check_change, checked, key_range, last_number, log_key, open_store
-from .cache import CHUNK, Cache, Unreadable, gate
+from . import LAST, BaseStore, Bytes, Change, Hold, checked, last_number, log_key
+from .cache import CHUNK, Cache, Unreadable, gate, listed, size_of, value_folders
 from .filesystem import network_file_system
 from .locks import lock_file
 from .repair import Missing, Salvaged, Sound
 from .repair import repair as repair_folder
-from .upkeep import Maintenance, maintain, orphans, shrink
 
 _ROWS = (  # the second column: whether the entry is small enough
     "SELECT key, max(size, coalesce(length(value), 0)) <= ?, mode, filename, CASE WHEN length(value) <= ? THEN value END"
     " FROM Cache WHERE raw = 1 AND "
+)
+_NOT_INLINE = (
+    "SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text'"
+    " AND NOT (mode = 1 AND filename IS NULL AND typeof(value) = 'blob') ORDER BY key"
 )
 _LAST = "SELECT key FROM Cache WHERE key BETWEEN ? AND ? AND raw = 1 ORDER BY key DESC"
 _DURABLE: dict[str, Literal["process", "power"]] = {"process": "process", "power": "power"}
@@ -38,7 +45,16 @@ class _Unexpected(Exception):
     """The precondition of a commit does not hold; raised to roll back the transaction."""
 
 
-class DiskStore:
+@dataclass(frozen=True)
+class Maintenance:
+    """What maintenance found and did."""
+
+    orphans_removed: int  # value files and unfinished databases left by killed processes
+    bytes_freed: int
+    damaged: list[str] = field(default_factory=list[str])  # keys of entries that were altered
+
+
+class DiskStore(BaseStore):
     """A store in the directory `path`.
 
     With `durable="process"`, commits survive the death of the process; with `"power"`, also a power cut (each commit waits
@@ -96,19 +112,9 @@ class DiskStore:
             found.update(self._values(self._rows(f"key IN ({','.join('?' * len(chunk))})", chunk, most)))
         return found
 
-    def scan(
-        self, prefix: str, *, after: str = "", limit: int | None = None, most: int | None = None
-    ) -> Iterator[tuple[str, Bytes | None]]:
-        """See `Store.scan`."""
-        start, end = key_range(prefix, after)
-        remaining = sys.maxsize if limit is None else limit
-        while remaining > 0:
-            page = min(CHUNK, remaining)
-            rows = self._rows("key >= ? AND key < ? ORDER BY key LIMIT ?", (start, end or _ABOVE_TEXT, page), most)
-            yield from self._values(rows)
-            if len(rows) < page:
-                return
-            start, remaining = rows[-1][0] + "\0", remaining - page
+    def _page(self, start: str, end: str | None, size: int, most: int | None) -> Iterator[tuple[str, Bytes | None]]:
+        condition, values = "key >= ? AND key < ? ORDER BY key LIMIT ?", (start, end or _ABOVE_TEXT, size)
+        return self._values(self._rows(condition, values, most))
 
     def _rows(self, condition: str, values: Sequence[object], most: int | None) -> list[tuple[Any, ...]]:
         """All rows that match, fetched at once: an open statement would prevent this thread from committing."""
@@ -128,24 +134,14 @@ class DiskStore:
                 except IntegrityError:
                     yield key, None
 
-    def commit(
-        self,
-        *,
-        put: Mapping[str, Frames] = {},
-        append: Mapping[str, Sequence[Bytes]] = {},
-        delete: Collection[str] = (),
-        expect: Mapping[str, Bytes | None] = {},
-        under: Hold | None = None,
-    ) -> bool:
-        """See `Store.commit`."""
-        check_change(put, append, delete, expect)
+    def _commit(self, change: Change) -> bool:
         cache, values = self._cache, self._cache.values
         cache.require_writable()
 
         def apply() -> None:
-            if under is not None:
-                self._locks.require(under)
-            for key, expected in expect.items():
+            if change.under is not None:
+                self._locks.require(change.under)
+            for key, expected in change.expect.items():
                 if (expected is not None or key not in puts) and not _same(self._get(key), expected):
                     raise _Unexpected
             for log, rows in appends.items():
@@ -153,24 +149,22 @@ class DiskStore:
                 for number, row in enumerate(rows, last_number(log, keys) + 1):
                     cache.set(log_key(log, number), row)
             for key, row in puts.items():
-                if key not in expect or expect[key] is not None:
+                if change.expect.get(key, b"") is not None:
                     cache.set(key, row)
                 elif not cache.add(key, row):
                     raise _Unexpected
-            for key in delete:
+            for key in change.delete:
                 cache.delete(key)
 
         try:
             # Large values are written to files before the transaction, during which other processes wait.
-            puts = {key: values.prepare(frames) for key, frames in put.items()}
-            appends = {log: [values.prepare((entry,)) for entry in entries] for log, entries in append.items()}
+            puts = {key: values.prepare(frames) for key, frames in change.put.items()}
+            appends = {log: [values.prepare((entry,)) for entry in entries] for log, entries in change.append.items()}
             cache.use("write to", cache.change, apply)
         except _Unexpected:
             return False
         finally:
             cache.tidy()
-        if under is not None:
-            under.release()
         return True
 
     def hold(self, key: str) -> Hold | None:
@@ -195,27 +189,80 @@ class DiskStore:
 
         Safe while jobs are running. Damaged entries are reported, not removed.
         """
-        self._cache.require_writable()
-        return maintain(self._cache, older_than)
+        cache, sizes = self._cache, list[int]()
+        cache.require_writable()
+        before = _database_size(cache.path)
+
+        def remove(names: list[str]) -> None:
+            for name in cache.without_row(names):
+                with contextlib.suppress(OSError):
+                    path = os.path.join(self.path, name)
+                    size = os.lstat(path).st_size
+                    os.unlink(path)
+                    sizes.append(size)
+
+        old = cache.use("tidy", _old_files, self.path, older_than)
+        for start in range(0, len(old), CHUNK):
+            # A commit that uses one of these files either has written its row by now, or checks for the file after this.
+            cache.use("tidy", cache.change, partial(remove, old[start : start + CHUNK]))
+        for folder in cache.use("tidy", value_folders, self.path):  # including those of killed processes
+            with contextlib.suppress(OSError):
+                os.removedirs(folder)  # a writer creates missing folders again
+        rows = cache.use("read", lambda: cache._sql(_NOT_INLINE).fetchall())
+        damaged = [key for (key,) in rows if not cache.use("read", _intact, cache, key)]
+        self.shrink()
+        return Maintenance(len(sizes), sum(sizes) + max(0, before - _database_size(cache.path)), damaged)
 
     def orphans(self, *, older_than: float = 600.0) -> list[str]:
         """The files that `maintain` would remove. Changes nothing."""
-        return orphans(self._cache, older_than)
+        old = self._cache.use("look into", _old_files, self.path, older_than)
+        found = self._cache.use("read", self._cache.without_row, old)
+        # Leave out files that were removed meanwhile.
+        return sorted(name for name in found if os.path.lexists(os.path.join(self.path, name)))
 
     def shrink(self) -> None:
         """Return the space of removed entries to the file system. Reads no entries."""
+
+        def vacuum() -> None:
+            self._cache._con.executescript("PRAGMA incremental_vacuum")  # `execute` would stop after one page
+            self._cache._sql(
+                "PRAGMA wal_checkpoint(TRUNCATE)"
+            ).fetchall()  # also empties the journal, if it is not in use
+
         self._cache.require_writable()
-        shrink(self._cache)
+        self._cache.use("tidy", self._cache.exclusively, vacuum)
 
     def close(self) -> None:
         """Close the connections of all threads. A later call opens them again."""
         self._cache.close()
 
-    def __reduce__(self) -> tuple[Callable[[str], Store], tuple[str]]:
-        return open_store, (self.url,)
 
-    def __repr__(self) -> str:
-        return f"<DiskStore {self.url}>"
+def _old_files(directory: str, older_than: float) -> list[str]:
+    """The names, relative to the store, of old files that a process may have abandoned."""
+    limit, found = time.time() - older_than, list[str]()
+    for folder in [directory, *value_folders(directory)]:
+        for path in listed(folder):
+            name = path[len(directory) + 1 :]
+            if size_of(name) is not None or name.startswith(f"{DBNAME}.new-"):
+                with contextlib.suppress(FileNotFoundError):
+                    if os.lstat(path).st_mtime < limit:
+                        found.append(name)
+    return found
+
+
+def _intact(cache: Cache, key: str) -> bool:
+    """Whether an entry's row is valid and its value file complete. An entry deleted meanwhile is intact."""
+    row = cache._sql("SELECT mode, filename, typeof(value) FROM Cache WHERE key = ? AND raw = 1", (key,)).fetchone()
+    if row is None:
+        return True
+    mode, filename, value = row
+    if mode == MODE_RAW:
+        return filename is None and value == "blob"
+    return mode == MODE_BINARY and value == "null" and cache.values.complete(filename)
+
+
+def _database_size(path: str) -> int:
+    return sum(os.stat(each).st_size for each in (path, f"{path}-wal") if os.path.exists(each))
 
 
 def _same(found: Bytes | None, expected: Bytes | None) -> bool:

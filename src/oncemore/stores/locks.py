@@ -154,9 +154,8 @@ class FileHold:
 
     def __init__(self, file: LockFile, key: str) -> None:
         self.file, self.key, self.offset = file, key, _offset(key)
-        self.reference = weakref.ref(
-            self
-        )  # identifies this hold among earlier ones of the key and those of a parent process
+        # Identifies this hold among earlier ones of the key and those of a parent process.
+        self.reference = weakref.ref(self)
 
     def release(self) -> None:
         """Release the key. No effect the second time, or in a forked child."""

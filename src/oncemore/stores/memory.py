@@ -3,128 +3,105 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from urllib.parse import quote, unquote
 
-from ..errors import HoldLost, UsageError
-from . import LAST, Bytes, Frames, Hold, Store, check_change, checked, key_range, last_number, log_key, open_store
+from ..errors import HoldLost, StoreError, UsageError
+from . import LAST, BaseStore, Bytes, Change, Hold, checked, last_number, log_key
 
 LARGE = 1 << 15  # bytes; larger values are returned in a new buffer, as by other stores
-_PAGE = 500
 
 
-class _Contents:
+class Contents:
     """The contents that all stores of one name share."""
 
     def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
+        self.values: dict[str, bytes | None] = {}  # None: hides an entry of the store below, see layered.py
         self.keys: list[str] = []  # sorted
         self.held: dict[str, MemoryHold] = {}
 
 
-_named: dict[str, _Contents] = {}
+_named: dict[str, Contents] = {}
 _lock = threading.RLock()  # one for all stores: it is only held briefly, and a fork waits for it
 
 
-class MemoryStore:
+class MemoryStore(BaseStore):
     """A store in memory. Stores with the same name share their contents within a process, not between processes."""
 
     shared_between_processes = False
+    _lock = _lock
 
     def __init__(self, name: str = "") -> None:
         self.url = f"memory://{quote(name, safe='')}"
         with _lock:
-            self._contents = _named.setdefault(name, _Contents())
+            self._contents = _named.setdefault(name, Contents())
 
     def get(self, key: str) -> Bytes | None:
         """See `Store.get`."""
-        with _lock:
+        with self._lock:
             return given(self._contents.values.get(checked(key)))
 
     def get_many(self, keys: Collection[str], *, most: int | None = None) -> dict[str, Bytes | None]:
         """See `Store.get_many`."""
-        with _lock:
+        with self._lock:
             values = self._contents.values
             return {key: given(values[key], most) for key in map(checked, keys) if key in values}
 
-    def scan(
-        self, prefix: str, *, after: str = "", limit: int | None = None, most: int | None = None
-    ) -> Iterator[tuple[str, Bytes | None]]:
-        """See `Store.scan`."""
-        start, end = key_range(prefix, after)
-        remaining = sys.maxsize if limit is None else limit
-        while remaining > 0:
-            size = min(_PAGE, remaining)
-            with _lock:
-                keys, values = self._contents.keys, self._contents.values
-                low = bisect_left(keys, start)
-                high = len(keys) if end is None else bisect_left(keys, end)
-                page = [(key, values[key]) for key in keys[low : min(high, low + size)]]
-            for key, value in page:
-                yield key, given(value, most)
-            if len(page) < size:
-                return
-            start, remaining = page[-1][0] + "\0", remaining - size
+    def _page(self, start: str, end: str | None, size: int, most: int | None) -> Iterator[tuple[str, Bytes | None]]:
+        with self._lock:
+            keys, values = self._contents.keys, self._contents.values
+            low = bisect_left(keys, start)
+            high = len(keys) if end is None else bisect_left(keys, end)
+            page = [(key, values[key]) for key in keys[low : min(high, low + size)]]
+        return ((key, given(value, most)) for key, value in page)
 
-    def commit(
-        self,
-        *,
-        put: Mapping[str, Frames] = {},
-        append: Mapping[str, Sequence[Bytes]] = {},
-        delete: Collection[str] = (),
-        expect: Mapping[str, Bytes | None] = {},
-        under: Hold | None = None,
-    ) -> bool:
-        """See `Store.commit`."""
+    def _commit(self, change: Change) -> bool:
         # Everything that can fail comes first.
-        check_change(put, append, delete, expect)
-        puts = {key: b"".join(frames) for key, frames in put.items()}
-        appends = {log: [b"".join((entry,)) for entry in entries] for log, entries in append.items()}
-        expected = {key: None if value is None else b"".join((value,)) for key, value in expect.items()}
-        with _lock:
-            contents = self._contents
-            require(under, contents.held)
-            if any(contents.values.get(key) != value for key, value in expected.items()):
+        puts = {key: b"".join(frames) for key, frames in change.put.items()}
+        appends = {log: [b"".join((entry,)) for entry in entries] for log, entries in change.append.items()}
+        expected = {key: None if value is None else b"".join((value,)) for key, value in change.expect.items()}
+        with self._lock:
+            require(change.under, self._contents.held)
+            if any(self.get(key) != value for key, value in expected.items()):
                 return False
             for log, entries in appends.items():
                 for number, entry in enumerate(entries, self._last_number(log) + 1):
                     self._put(log_key(log, number), entry)
             for key, value in puts.items():
                 self._put(key, value)
-            if gone := contents.values.keys() & set(delete):
-                contents.keys = [key for key in contents.keys if key not in gone]
-                for key in gone:
-                    del contents.values[key]
-            if under is not None:
-                under.release()
+            self._delete(change.delete)
         return True
 
     def hold(self, key: str) -> Hold | None:
         """See `Store.hold`."""
-        with _lock:
-            return MemoryHold.take(self._contents.held, checked(key), self.get(key))
+        with self._lock:
+            try:
+                entry = self.get(key)
+            except StoreError:
+                entry = None  # see `Hold.entry`
+            return MemoryHold.take(self._contents.held, key, entry)
 
     def held(self, keys: Collection[str]) -> set[str]:
         """See `Store.held`."""
-        with _lock:
+        with self._lock:
             return {key for key in keys if checked(key) in self._contents.held}
 
     def close(self) -> None:
         """Do nothing: entries stay until the process ends."""
 
-    def __reduce__(self) -> tuple[Callable[[str], Store], tuple[str]]:
-        return open_store, (self.url,)
-
-    def __repr__(self) -> str:
-        return f"<MemoryStore {self.url}>"
-
-    def _put(self, key: str, value: bytes) -> None:
+    def _put(self, key: str, value: bytes | None) -> None:
         if key not in self._contents.values:
             insort(self._contents.keys, key)
         self._contents.values[key] = value
+
+    def _delete(self, keys: Collection[str]) -> None:
+        contents = self._contents
+        if gone := contents.values.keys() & set(keys):
+            contents.keys = [key for key in contents.keys if key not in gone]
+            for key in gone:
+                del contents.values[key]
 
     def _last_number(self, log: str) -> int:
         keys = self._contents.keys

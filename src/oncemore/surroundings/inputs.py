@@ -35,8 +35,8 @@ from ..files import File
 from ..identity.input_files import fields_of, path_identity
 from ..identity.values import digest
 from ..keys import written_files_of
+from ..stores import OURS, in_store
 from ..stores.buffers import content_digest
-from ..stores.folders import OURS, in_store
 from . import CallContext, Surrounding
 from .audit_hook import listen
 from .protocol import EXCUSED

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Union
 
 from ..errors import FingerprintError, UsageError
 from ..identity.values import digest
-from ..stores.folders import OURS, in_store, is_store
+from ..stores import OURS, in_store, is_store
 from . import CallContext
 
 Declared = Union[str, "os.PathLike[str]"]

@@ -8,7 +8,7 @@ from .. import History, UsageError
 from ..stores import default_target
 from . import options
 from .get import import_from_cwd
-from .names import complete_run, find_run, open_history
+from .options import complete_run, find_run, open_history
 from .output import plural
 
 
