@@ -33,9 +33,9 @@ from .records import Reference
 from .session import Session
 from .stores import Bytes
 from .surroundings import CallContext, Watcher, depend, digest_of, inputs, obstacles, repeated, restore, verifying
-from .surroundings.globals import InOrder
-from .surroundings.output_patterns import check_outputs
-from .surroundings.unseeded import Opening, Unseeded
+from .surroundings.objects import InOrder
+from .surroundings.outputs import check_outputs
+from .surroundings.rng import Opening, Unseeded
 
 
 class Invoke:

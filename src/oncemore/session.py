@@ -33,8 +33,8 @@ from .snapshots import Snapshot, Snapshots
 from .stores import Store
 from .surroundings.inputs import OBSERVED
 from .surroundings.process import gave_back, took
+from .surroundings.rng import Unseeded, every_state
 from .surroundings.state import State
-from .surroundings.unseeded import Unseeded, every_state
 
 if TYPE_CHECKING:
     from .report.terminal import Report

@@ -17,7 +17,7 @@ from .identity import Fingerprint, Key
 from .modules import came_from, find_module
 from .reasons import Explanation, Reason
 from .records import Reference
-from .surroundings.output_patterns import Outputs
+from .surroundings.outputs import Outputs
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

@@ -14,7 +14,7 @@ from ..codec import dumps, loads
 from ..errors import CodecError
 from ..identity.values import Digests
 from ..modules import loaded
-from . import CallContext, Surrounding
+from .protocol import CallContext, Surrounding
 
 _SCALARS = (type(None), bool, int, float, complex, str, bytes)
 _UNTOUCHED = ("canvas", "_canvas_callbacks", "_axobservers", "_button_pick_id", "_scroll_pick_id", "_number", "number")

@@ -36,9 +36,8 @@ from ..file import File
 from ..identity.input_files import fields_of, path_identity
 from ..identity.values import digest
 from ..stores.folders import OURS, in_store
-from . import CallContext, Surrounding
-from .audit_hook import listen
-from .protocol import EXCUSED
+from .process import listen
+from .protocol import EXCUSED, CallContext, Surrounding
 
 OBSERVED = "observed"
 

@@ -1,20 +1,45 @@
-"""Environment variables and the working directory; and the ordinals of `every_call` steps.
+"""What belongs to the process: environment variables, working directory, library settings; and ordinals of `every_call` steps.
 
-An audit hook observes each change, in the step or in a thread that it started. So setting a variable to its current value is
-noticed, what other code sets meanwhile is not attributed to the step, and a step that changes nothing costs nothing.
+An audit hook observes each change of the first two, in the step or in a thread that it started. So setting a variable to its
+current value is noticed, what other code sets meanwhile is not attributed to the step, and a step that changes nothing costs
+nothing. Settings are those of `pandas.options`, `matplotlib.rcParams`, numpy and decimal. Their values before a step are part
+of its identity if its code names the library (see identity/library_settings.py).
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from .. import current
-from . import CallContext, Surrounding
-from .audit_hook import listen
+from ..identity.library_settings import LIBRARIES, changed, put
+from .protocol import CallContext, Surrounding
+
+Callback = Callable[[tuple[Any, ...]], None]
+
+_listeners: dict[str, tuple[Callback, ...]] = {}
+
+
+def listen(event: str, callback: Callback) -> None:
+    """Call `callback` with the arguments of every audit event of that name, in the thread in which it happens.
+
+    It must not raise: the exception would come out of the audited operation. A callback is registered once.
+    """
+    if not _listeners:
+        sys.addaudithook(_hook)
+    known = _listeners.get(event, ())
+    if callback not in known:
+        _listeners[event] = (*known, callback)
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    for callback in _listeners.get(event, ()):
+        callback(arguments)
 
 
 class _Recorder:
@@ -202,3 +227,27 @@ def _folder() -> str:
         return os.getcwd()
     except FileNotFoundError:  # it was removed
         return ""
+
+
+Effect = dict[str, dict[str, Any]]  # by library: values that were "set", and names reset to their "default"
+
+
+class Settings(Surrounding):
+    name = "settings"
+    per_item = True
+
+    def before(self, context: CallContext) -> dict[str, dict[str, Any]]:
+        return {library: changed(library) for library in LIBRARIES}
+
+    def after(self, context: CallContext, note: dict[str, dict[str, Any]]) -> Effect | None:
+        effect: Effect = {}
+        for library, then in note.items():
+            now = changed(library)
+            if now is not then and now != then:
+                new = {name: value for name, value in now.items() if name not in then or then[name] != value}
+                effect[library] = {"set": new, "default": [name for name in then if name not in now]}
+        return effect or None
+
+    def restore(self, context: CallContext, effect: Effect) -> None:
+        for library, change in effect.items():
+            put(library, change["set"], change["default"])
