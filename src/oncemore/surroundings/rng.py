@@ -106,7 +106,7 @@ class Generators(Surrounding):
             if name == _CONCURRENT:
                 continue
             if name in _MODULES:
-                __import__(_MODULES[name])
+                importlib.import_module(_MODULES[name])
             _generators()[name][1](state)
             if run is not None:
                 run.beside.epochs.leave([(f"random:{name}", state_digest(state))])
@@ -123,16 +123,15 @@ def state_digest(state: Any) -> bytes:
 
 def states() -> dict[str, Any]:
     """The states of all generators, as `Generators.restore` takes them."""
-    return {name: take() for name, (take, _) in _generators().items()}
+    return _states(_generators())
 
 
 _MODULES = {"numpy": "numpy.random", "torch": "torch"}  # `import numpy` alone does not import its generator
-_PYTHON = random.getstate, random.setstate
+Handles = dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]  # how to get and set a state, by name
 
 
-def _generators() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
-    """How to get and set the state of each generator."""
-    found: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {"random": _PYTHON}
+def _generators() -> Handles:
+    found: Handles = {"random": (random.getstate, random.setstate)}
     numpy, torch = loaded("numpy.random"), loaded("torch")
     if numpy is not None and hasattr(numpy, "set_state"):
         found["numpy"] = partial(numpy.get_state, legacy=False), numpy.set_state  # works for any kind of generator
@@ -152,26 +151,13 @@ _openings: dict[str, list[Opening]] = {}  # the scopes that this process opened,
 _MOST_OPENINGS = 8
 
 
-Handles = Iterator[tuple[str, tuple[Callable[[], Any], Callable[[Any], object]]]]  # how to get and set a state, by name
-
-
 class Opening:
     """The states of the global generators when a scope opened."""
 
     def __init__(self) -> None:
-        self.states = {name: take() for name, (take, _) in _global()}
+        self.states = _states(_global())
         self.digests = {name: state_digest(state) for name, state in self.states.items()}
         self.left: dict[str, bytes] = {}  # their digests when the scope closed
-
-    def is_now(self) -> bool:
-        """Whether they are still in these states."""
-        return all(state_digest(take()) == self.digests.get(name) for name, (take, _) in _global())
-
-    def put_back(self) -> None:
-        for name, (_, give) in _global():
-            if name in self.states:
-                with contextlib.suppress(ValueError, TypeError):  # now a generator of another kind
-                    give(self.states[name])
 
 
 class Unseeded:
@@ -180,11 +166,11 @@ class Unseeded:
     def __init__(self, run: str) -> None:
         self._run = run
         self._earlier = _openings.setdefault(run, [])[-_MOST_OPENINGS:]
-        self._found = {} if self._earlier else {**dict(_find_global()), **dict(_of_modules())}
+        self._found = {} if self._earlier else {**_global_unseeded(), **_of_modules()}
         self._opening = Opening()
         self.chosen: Opening | None = None
         _openings[run] = [*self._earlier, self._opening]
-        self.states = {name: take() for name, (take, _) in self._found.items()}
+        self.states = _states(self._found)
         self.written = not self.states  # nothing to store
         self._lacks_numpy = not self._earlier and loaded("numpy") is None
 
@@ -193,7 +179,7 @@ class Unseeded:
         if not self._lacks_numpy or loaded("numpy") is None:
             return
         self._lacks_numpy = False
-        for name, (take, give) in _find_global():
+        for name, (take, give) in _global_unseeded().items():
             if name not in self._found:
                 self._found[name] = take, give
                 known = (recorded() or {}).get(name)
@@ -204,21 +190,18 @@ class Unseeded:
 
     def take(self, states: dict[str, Any]) -> None:
         """Set the generators to the states with which the first attempt opened."""
-        for name, state in states.items():
-            if name in self._found:
-                with contextlib.suppress(ValueError, TypeError):  # the state of a generator of another kind
-                    self._found[name][1](state)
+        _set(self._found, states)
         _openings[self._run][-1] = self._opening = Opening()
         self.written = self.states.keys() <= states.keys()
         self.states = {**self.states, **states}
 
     def leave(self) -> None:
         """The scope is being left."""
-        self._opening.left = {name: state_digest(take()) for name, (take, _) in _global()}
+        self._opening.left = Opening().digests
 
     def earlier(self) -> list[Opening]:
         """The earlier openings in this process, newest first; none if a generator was seeded or used since the last one."""
-        untouched = self._earlier and self._earlier[-1].left == self._opening.digests and self._opening.is_now()
+        untouched = self._earlier and self._earlier[-1].left == self._opening.digests == Opening().digests
         return self._earlier[::-1] if untouched and self.chosen is None else []
 
     def choose(self, opening: Opening) -> bool:
@@ -226,40 +209,50 @@ class Unseeded:
         if self.chosen is not None:
             return False
         self.chosen = opening
-        opening.put_back()
+        _set(_global(), opening.states)
         return True
 
 
 def _global() -> Handles:
-    yield "random:random", (random.getstate, random.setstate)
+    """The global generators that can be unseeded: torch's has a fixed seed."""
     if loaded("numpy") is not None:  # it imports numpy.random lazily
         importlib.import_module("numpy.random")
-    numpy = loaded("numpy.random")
-    if numpy is not None and hasattr(numpy, "set_state"):
-        yield "random:numpy", (lambda: numpy.get_state(legacy=False), numpy.set_state)
+    return {f"random:{name}": handle for name, handle in _generators().items() if name != "torch"}
 
 
-def _find_global() -> Handles:
-    for name, (take, give) in _global():
+def _global_unseeded() -> Handles:
+    found: Handles = {}
+    for name, (take, give) in _global().items():
         state = take()
         words = state.get("state", {}) if isinstance(state, dict) else {}
         # numpy creates its generator in this state; an explicit seed leaves another
         unseeded = words.get("pos") == 623 and "key" in words and int(words["key"][0]) == 1 << 31
         if unseeded or digest(state) == _imported:
-            yield name, (take, give)
+            found[name] = take, give
+    return found
+
+
+def _states(generators: Handles) -> dict[str, Any]:
+    return {name: take() for name, (take, _) in generators.items()}
+
+
+def _set(generators: Handles, states: Mapping[str, Any]) -> None:
+    for name, (_, give) in generators.items():
+        if name in states:
+            with contextlib.suppress(ValueError, TypeError):  # now a generator of another kind
+                give(states[name])
 
 
 def every_state() -> dict[str, Any]:
     """The states of all generators: the global ones, and those that project modules hold."""
-    return {**states(), **{name: take() for name, (take, _) in _of_modules(seeded=True)}}
+    return {**states(), **_states(_of_modules(seeded=True))}
 
 
 def put_back(found: Mapping[str, Any]) -> None:
     """Set the generators to these states, which `every_state` returned."""
-    held = dict(_of_modules(seeded=True))
-    for name, state in found.items():
-        if name in held:
-            held[name][1](state)
+    held = _of_modules(seeded=True)
+    for name in found.keys() & held.keys():
+        held[name][1](found[name])
     Generators().restore(None, {name: state for name, state in found.items() if "." not in name})
 
 
@@ -269,7 +262,7 @@ def _of_modules(*, seeded: bool = False) -> Handles:
     kinds: tuple[type, ...] = (random.Random,)
     if numpy is not None and hasattr(numpy, "Generator"):
         kinds = (random.Random, numpy.Generator, numpy.RandomState)
-    known: set[int] = set()
+    handles, known = Handles(), set[int]()
     for module in sorted(name for name in list(sys.modules) if is_project_module(name)):
         space = getattr(sys.modules.get(module), "__dict__", None) or {}
         for name, value in _held(space, module):
@@ -287,7 +280,8 @@ def _of_modules(*, seeded: bool = False) -> Handles:
                     # a generator that another statement creates is another generator
                     made = "" if statement is None else statement.digest.hex()[:8]
                     key = f"{canonical_name(module)}.{name}#{i} {made}"
-                    yield key, (partial(mutator.content, each), partial(mutator.assign, each))
+                    handles[key] = partial(mutator.content, each), partial(mutator.assign, each)
+    return handles
 
 
 def _made_by(objects: list[Any], statement: Statement) -> bool:
