@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..current import Around
 from ..errors import CheckpointWarning
-from .protocol import SKIP, CallContext, Surrounding
+from .protocol import CallContext, Surrounding
 
 if TYPE_CHECKING:
 
@@ -226,9 +226,10 @@ def show(kind: str, content: Any) -> None:
 class Output(Surrounding):
     name = "output"
     per_item = True
+    option = "capture_output"
 
-    def before(self, context: CallContext) -> Any:
-        return Recorder() if context.options["capture_output"] else SKIP
+    def before(self, context: CallContext) -> Recorder:
+        return Recorder()
 
     def returned(self, context: CallContext, note: Recorder) -> None:
         note.open = False  # oncemore's own warnings from here on are not the step's

@@ -227,12 +227,10 @@ class _Note:
 
 class Files(Surrounding):
     name = "files"
+    option = "outputs"
 
-    def before(self, context: CallContext) -> _Note | None:
-        return _Note(context) if context.options["outputs"] else None
-
-    def waits(self, note: _Note | None) -> bool:
-        return note is not None
+    def before(self, context: CallContext) -> _Note:
+        return _Note(context)
 
     def returned(self, context: CallContext, note: _Note) -> None:
         """Store the files. OutputMissing if one was not produced."""
@@ -255,19 +253,17 @@ class Files(Surrounding):
             note.error = error
 
     def after(self, context: CallContext, note: _Note | None) -> Effect | None:
-        if note is None and not context.inner_outputs:
-            return None
-        outer, paths = around(context), _Paths(*((note.outputs, note.here) if note else ((), "")))
-        errors = [each for each in (note and note.error, *context.inner_outputs) if isinstance(each, Exception)]
+        paths = _Paths(*((note.outputs, note.here) if note else ((), "")))
+        inner = context.inner.get(self.name, [])  # effects, or errors
+        errors = [each for each in (note and note.error, *inner) if isinstance(each, Exception)]
         if errors:
-            if outer is not None:
-                outer.inner_outputs.append(errors[0])
+            self._pass_on(context, errors[0])
             raise errors[0]
         effect = None if note is None else note.effect
-        if context.inner_outputs:
-            effect = _merged(context, effect, paths)
-        if effect is not None and outer is not None:
-            outer.inner_outputs.append(_with_full_paths(effect, paths))
+        if inner:
+            effect = _merged(context, inner, effect, paths)
+        if effect is not None:
+            self._pass_on(context, _with_full_paths(effect, paths))
         return effect
 
     def verify(self, context: CallContext, effect: Effect | None) -> str | None:
@@ -297,16 +293,16 @@ class Files(Surrounding):
         ready.put()
         for name, _ in effect["files"]:
             inputs.note_output(context.run, ready.paths.full(name), ran=False)
-        self._add_to_outer(context, effect, ready.paths)
+        self._pass_on(context, _with_full_paths(effect, ready.paths))
 
     def repeat(self, context: CallContext, effect: Effect) -> None:
         """Leave the files alone: other code may have changed them since. They are outputs of the enclosing steps, too."""
-        self._add_to_outer(context, effect, _Restoration(context, effect).paths)
+        self._pass_on(context, _with_full_paths(effect, _Restoration(context, effect).paths))
 
-    def _add_to_outer(self, context: CallContext, effect: Effect, paths: _Paths) -> None:
+    def _pass_on(self, context: CallContext, effect: Effect | Exception) -> None:
         outer = around(context)
         if outer is not None:
-            outer.inner_outputs.append(_with_full_paths(effect, paths))
+            outer.inner.setdefault(self.name, []).append(effect)
 
 
 def _with_full_paths(effect: Effect, paths: _Paths) -> Effect:
@@ -320,10 +316,10 @@ def _with_full_paths(effect: Effect, paths: _Paths) -> Effect:
     }
 
 
-def _merged(context: CallContext, own: Effect | None, paths: _Paths) -> Effect:
+def _merged(context: CallContext, inner: list[Effect], own: Effect | None, paths: _Paths) -> Effect:
     """The effects of the steps it called, in order, then its own. For each path, the last one wins."""
     last: dict[str, tuple[str, Any]] = {}
-    for effect in (*context.inner_outputs, *(() if own is None else (own,))):
+    for effect in (*inner, *(() if own is None else (own,))):
         for kind in ("gone", "folders", "files", "links"):
             entries: list[Any] = list(effect[kind])  # a name, or a tuple that begins with one
             for each in entries:

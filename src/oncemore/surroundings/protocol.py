@@ -10,6 +10,7 @@ from ..errors import UsageError
 from ..identity.code.data import Datum
 from ..identity.display import Part
 from ..identity.values import Digests
+from ..modules import loaded
 from ..overlap import Member
 from .mutable_types import ATOMS
 from .references import Roots, Walk, walk_from
@@ -50,7 +51,9 @@ class CallContext:
     sets: set[str] = field(default_factory=set[str])  # state keys that it set
     existed: dict[str, bool] = field(default_factory=dict[str, bool])  # whether a touched state key existed before
     before_step: dict[str, Before] = field(default_factory=dict[str, Before])  # values it may change without touching
-    inner_outputs: list[Any] = field(default_factory=list[Any])  # output files of the steps that it called, or errors
+    inner: dict[str, list[Any]] = field(
+        default_factory=dict[str, list[Any]]
+    )  # by kind: what the steps it called passed on
     inputs: Any = None  # the files it opens, see inputs.py
     files: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])  # files it read: size, time and digest
     first: bool = True  # False while a generator computes any item but its first
@@ -98,14 +101,12 @@ class Surrounding:
 
     name: str = ""
     per_item: bool = False  # for a generator: look around each item, not once around all of them
+    option: str = ""  # only steps with this option are watched
+    library: str = ""  # steps are watched only if this module is loaded
 
     def before(self, context: CallContext) -> Any:
         """Note how things are before the step runs."""
         raise NotImplementedError
-
-    def waits(self, note: Any) -> bool:
-        """Whether `returned` has to be called."""
-        return type(self).returned is not Surrounding.returned
 
     def returned(self, context: CallContext, note: Any) -> None:
         """Called when the step has returned. An exception raised here becomes the step's."""
@@ -185,19 +186,27 @@ class Watcher:
     def __init__(self, context: CallContext, *, per_item: bool | None = None) -> None:
         self.context = context
         self._notes: list[tuple[Surrounding, Any]] = []
-        self.waiting: list[tuple[Surrounding, Any]] = []  # those to call when the step has returned
+        self._idle: list[Surrounding] = []  # kinds with nothing to watch, so far
         try:
             for kind in kinds():
                 if per_item is not None and kind.per_item is not per_item:
                     continue
-                note = kind.before(context)
-                if note is not SKIP:
+                if not self._concerns(kind):
+                    self._idle.append(kind)
+                elif (note := kind.before(context)) is not SKIP:
                     self._notes.append((kind, note))
-                    if kind.waits(note):
-                        self.waiting.append((kind, note))
         except BaseException:
             self.failed()
             raise
+        # those to call when the step has returned
+        self.waiting = [each for each in self._notes if type(each[0]).returned is not Surrounding.returned]
+
+    def _concerns(self, kind: Surrounding) -> bool:
+        """Whether the call can have effects of this kind."""
+        if kind.name in self.context.inner:
+            return True
+        has_option = not kind.option or self.context.options[kind.option]
+        return has_option and (not kind.library or loaded(kind.library) is not None)
 
     def returned(self) -> None:
         """The step has returned."""
@@ -205,11 +214,15 @@ class Watcher:
             kind.returned(self.context, note)
 
     def effects(self) -> dict[str, Any]:
-        """What the step changed, by kind. If a kind raises, the others still finish before the error is raised."""
+        """What the step changed, by kind. If a kind raises, the others still finish before the error is raised.
+
+        A kind that had nothing to watch when the step began gets None as its note if it is concerned now.
+        """
         found: dict[str, Any] = {}
         first_error: Exception | None = None
         self.context.roots.recorded.clear()
-        for kind, note in self._notes:
+        late = [(kind, None) for kind in self._idle if self._concerns(kind)]
+        for kind, note in (*self._notes, *late):
             try:
                 found[kind.name] = kind.after(self.context, note)
             except Exception as error:
