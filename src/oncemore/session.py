@@ -149,6 +149,7 @@ class Session:
         self.report: Report | None = None  # the lines on the terminal, if there is one
         self.unkept: dict[str, str] = {}  # steps that could not be recorded, and why
         self.unseeded: Unseeded | None = None
+        self.files: Any = None  # see surroundings/inputs.py
         self.group, self.concurrent = Group(), Concurrent()
         self.started = StartNotifier(lambda event: self.entries.append([event]))
         self._opened: Opened
