@@ -154,7 +154,7 @@ def _recording_warning(original: Callable[..., None], layer: _Layer) -> Any:
         message: Any, category: type[Warning], filename: str, lineno: int, file: Any = None, line: str | None = None
     ) -> None:
         if not issubclass(category, CheckpointWarning):
-            layer.note(lambda: _warning(message, category, filename, lineno))
+            layer.note(lambda: (_copied(message, str), _copied(category, lambda _: UserWarning), filename, lineno))
         with _not_recorded():
             original(message, category, filename, lineno, file, line)
 
@@ -192,10 +192,6 @@ def _attributes(record: logging.LogRecord) -> dict[str, Any]:
     if record.exc_info and not record.exc_text:
         found["exc_text"] = logging.Formatter().formatException(record.exc_info)
     return {name: _copied(value, repr) for name, value in found.items()}
-
-
-def _warning(message: Any, category: type[Warning], filename: str, lineno: int) -> tuple[Any, ...]:
-    return _copied(message, str), _copied(category, lambda _: UserWarning), filename, lineno
 
 
 def _copied(value: Any, otherwise: Callable[[Any], Any]) -> Any:

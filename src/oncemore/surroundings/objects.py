@@ -129,13 +129,11 @@ class Globals(Surrounding):
             group.pending += [pending] if pending else []
         for name, contents in effect.get("changed", {}).items():
             context.roots.assign("global", name, contents)
-        for name, value in effect.get("bound", {}).items():
+        for name, value in {**effect.get("bound", {}), **dict.fromkeys(effect.get("unbound", ()), ABSENT)}.items():
             _slot(context, name).set(value)
         for name, difference in effect.get("added", {}).items():
             slot = _slot(context, name)
             slot.set(slot.get() + difference)
-        for name in effect.get("unbound", ()):
-            _slot(context, name).set(ABSENT)
         for space, names in effect.get("names", {}).items():
             owner = context.spaces[space]
             for name, value in names.items():

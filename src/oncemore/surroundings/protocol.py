@@ -240,41 +240,47 @@ class Watcher:
 # -- reads: their names begin with the name of their kind, as in "state:x"
 
 
-def _kind_of(read: str) -> tuple[Surrounding | None, str]:
+class _Unknown(Surrounding):
+    """A kind that is not registered here: what was read equals no recorded digest."""
+
+    def digest(self, run: Any, name: str) -> str:
+        return "unknown"
+
+
+def _kind_of(read: str) -> tuple[Surrounding, str]:
     kind, _, name = read.partition(":")
-    return _kinds.get(kind), name
+    return (_kinds[kind], name) if kind in _kinds else (_Unknown(), read)
 
 
 def digest_of(run: Any, read: str) -> str:
-    """The current digest of what a step has read. If its kind is not registered here, it equals no recorded digest."""
+    """The current digest of what a step has read."""
     kind, name = _kind_of(read)
-    return "unknown" if kind is None else kind.digest(run, name)
+    return kind.digest(run, name)
 
 
 def part_of(run: Any, read: str) -> Part:
     """The same digest, with the value as people see it."""
     kind, name = _kind_of(read)
-    return Part("unknown") if kind is None else kind.part(run, name)
+    return kind.part(run, name)
 
 
 def label_of(read: str) -> str:
     """What messages call it."""
     kind, name = _kind_of(read)
-    return read if kind is None else kind.label(name)
+    return kind.label(name).strip()
 
 
 def change_of(read: str) -> str:
     """How messages describe a change of it. If empty, they show the old and the new value."""
     kind, name = _kind_of(read)
-    return "" if kind is None else kind.change(name)
+    return kind.change(name)
 
 
 def depend(run: Any, reads: Iterable[str]) -> None:
     """A skipped step has read these: the enclosing steps depend on them, too."""
     for read in reads:
         kind, name = _kind_of(read)
-        if kind is not None:
-            kind.depend(run, name)
+        kind.depend(run, name)
 
 
 def obstacles(
