@@ -29,9 +29,9 @@ from .session import Session
 from .settings import seconds
 from .stores import Bytes
 from .surroundings import CallContext, Watcher, depend, digest_of, inputs, obstacles, repeated, restore, verifying
-from .surroundings.output_patterns import check_outputs
+from .surroundings.outputs import check_outputs
 from .surroundings.overlap import Member
-from .surroundings.unseeded import Opening
+from .surroundings.rng import Opening
 
 
 class Invoke:

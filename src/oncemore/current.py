@@ -117,6 +117,16 @@ class Around(Generic[T]):
         if items[-1:] != (self._items.get() or ())[-1:]:
             self.open.difference_update(items[-1:])
 
+    def add(self, item: T) -> T:
+        """The item begins, inside those that enclose it."""
+        self.set((*self.get(), item))
+        return item
+
+    def remove(self, item: T) -> None:
+        """The item ends. Without a token: a loop left by `break` may be closed much later, in another context."""
+        self.open.discard(item)
+        self._items.set(tuple(each for each in self._items.get() or () if each is not item) or None)
+
     def is_set(self) -> bool:
         return self._items.get() is not None
 
@@ -153,7 +163,6 @@ _all: list[Around[Any]] = []
 # The threads that steps started, with their origins. Weak: a thread of a pool may live much longer than the step.
 _started: weakref.WeakKeyDictionary[threading.Thread, Callable[[], _Origin]] = weakref.WeakKeyDictionary()
 _any_started = False
-starting: list[Callable[[threading.Thread], object]] = []  # called before a thread starts
 
 
 def _origin() -> _Origin | None:
@@ -189,8 +198,6 @@ def _start(wrapped: Callable[[], None], thread: threading.Thread, args: Any, kwa
         if any(origin.around.values()):
             _any_started = True
             _started[thread] = _weakly(origin)
-    for callback in starting:
-        callback(thread)
     wrapped(*args, **kwargs)
 
 

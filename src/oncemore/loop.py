@@ -22,8 +22,8 @@ from .surroundings.loop_variables import Variables
 from .surroundings.mutable_types import ATOMS
 from .surroundings.process import Changes, Process, Taken, record, stop
 from .surroundings.references import Frozen, Roots, View, Walk, walk_from
+from .surroundings.rng import every_state, put_back
 from .surroundings.state import State
-from .surroundings.unseeded import every_state, put_back
 
 if TYPE_CHECKING:
     from .session import Session

@@ -15,7 +15,7 @@ from .identity.calls import Variants
 from .keys import idempotency_key_of, intent_key, node_key
 from .stores import Bytes, Hold
 from .surroundings import CallContext
-from .surroundings.globals import InOrder
+from .surroundings.objects import InOrder
 from .surroundings.overlap import Group
 
 if TYPE_CHECKING:

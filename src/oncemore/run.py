@@ -18,8 +18,8 @@ from .map import OnError, Results, map_items
 from .records import Record, read_log
 from .session import Session
 from .stores import Store
+from .surroundings.rng import put_back
 from .surroundings.state import State
-from .surroundings.unseeded import put_back
 
 if TYPE_CHECKING:
     from .history.checkpoints import Checkpoint, Checkpoints

@@ -32,9 +32,9 @@ from .surroundings.inputs import OBSERVED
 from .surroundings.ordinals import Ordinals, SharedOrdinals
 from .surroundings.overlap import Concurrent, Group
 from .surroundings.process import gave_back, took
+from .surroundings.rng import Unseeded, every_state
 from .surroundings.snapshots import Snapshot, Snapshots
 from .surroundings.state import State
-from .surroundings.unseeded import Unseeded, every_state
 
 if TYPE_CHECKING:
     from .history.named import SeenCheckpoints
@@ -150,6 +150,7 @@ class Session:
         self.report: Report | None = None  # the lines on the terminal, if there is one
         self.unkept: dict[str, str] = {}  # steps that could not be recorded, and why
         self.unseeded: Unseeded | None = None
+        self.files: Any = None  # see surroundings/inputs.py
         self.group, self.concurrent = Group(), Concurrent()
         self.started = StartNotifier(lambda event: self.entries.append([event]))
         self._opened: Opened

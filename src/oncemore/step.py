@@ -18,7 +18,7 @@ from .modules import came_from, find_module
 from .records import Reference
 from .scope import find_run
 from .settings import Duration
-from .surroundings.output_patterns import Outputs
+from .surroundings.outputs import Outputs
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

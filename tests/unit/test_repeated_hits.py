@@ -153,7 +153,7 @@ def test_a_surrounding_that_wants_to_look_first_is_asked(
         def verify(self, moment: Any, effect: Any) -> str | None:
             return "it is careful"
 
-    monkeypatch.setattr(surroundings, "_kinds", dict(surroundings._kinds))
+    monkeypatch.setattr(surroundings.protocol, "_kinds", dict(surroundings._kinds))
     register_surrounding(Careful())
     try:
         scaled(1)

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from oncemore import CheckpointWarning, Run, StoreError, checkpointed, current_run
-from oncemore.surroundings import state_changes
+from oncemore import CheckpointWarning, Run, StoreError, checkpointed, current_run, surroundings
 from oncemore.surroundings.references import walk_from
 from tests.unit.again import scope, twice
 
@@ -95,7 +94,7 @@ def test_a_step_with_a_mutable_argument_does_not_look_through_a_large_value_that
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     walked: list[Any] = []
-    monkeypatch.setattr(state_changes, "walk_from", lambda value: walked.append(value) or walk_from(value))
+    monkeypatch.setattr(surroundings.state, "walk_from", lambda value: walked.append(value) or walk_from(value))
 
     @checkpointed(code="version", version="1")
     def change(rows: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Captures what a step prints, logs and warns about, and shows it again.
+"""What a step prints, logs and warns about, shown again when it is skipped. Only with `capture_output=True`.
 
 Streams are captured in Python, in the step and in the threads and tasks that it starts. What other code prints meanwhile is
 not attributed to the step. What child processes or C code write is not captured.
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..current import Around
 from ..errors import CheckpointWarning
+from .protocol import CallContext, Surrounding
 
 if TYPE_CHECKING:
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 else:
     from wrapt import ObjectProxy as _ObjectProxy
+
 
 # "stdout" or "stderr" with text or bytes, "log" with a record's attributes, "warning" with arguments of warn_explicit
 Shown = tuple[str, Any]
@@ -152,7 +154,7 @@ def _recording_warning(original: Callable[..., None], layer: _Layer) -> Any:
         message: Any, category: type[Warning], filename: str, lineno: int, file: Any = None, line: str | None = None
     ) -> None:
         if not issubclass(category, CheckpointWarning):
-            layer.note(lambda: _warning(message, category, filename, lineno))
+            layer.note(lambda: (_copied(message, str), _copied(category, lambda _: UserWarning), filename, lineno))
         with _not_recorded():
             original(message, category, filename, lineno, file, line)
 
@@ -192,10 +194,6 @@ def _attributes(record: logging.LogRecord) -> dict[str, Any]:
     return {name: _copied(value, repr) for name, value in found.items()}
 
 
-def _warning(message: Any, category: type[Warning], filename: str, lineno: int) -> tuple[Any, ...]:
-    return _copied(message, str), _copied(category, lambda _: UserWarning), filename, lineno
-
-
 def _copied(value: Any, otherwise: Callable[[Any], Any]) -> Any:
     """A copy of the value, or a substitute if it cannot be pickled."""
     try:
@@ -219,3 +217,25 @@ def show(kind: str, content: Any) -> None:
     else:
         stream.flush()  # keeps the order with text printed before
         stream.buffer.write(content)
+
+
+class Output(Surrounding):
+    name = "output"
+    per_item = True
+    option = "capture_output"
+
+    def before(self, context: CallContext) -> Recorder:
+        return Recorder()
+
+    def returned(self, context: CallContext, note: Recorder) -> None:
+        note.open = False  # oncemore's own warnings from here on are not the step's
+
+    def after(self, context: CallContext, note: Recorder) -> list[Shown] | None:
+        return note.stop() or None
+
+    def failed(self, context: CallContext, note: Recorder) -> None:
+        note.stop()
+
+    def restore(self, context: CallContext, effect: list[Shown]) -> None:
+        for kind, content in effect:
+            show(kind, content)

@@ -14,7 +14,7 @@ from ..codec import dumps, loads
 from ..errors import CodecError
 from ..identity.values import Digests
 from ..modules import loaded
-from . import CallContext, Surrounding
+from .protocol import CallContext, Surrounding
 
 _SCALARS = (type(None), bool, int, float, complex, str, bytes)
 _UNTOUCHED = ("canvas", "_canvas_callbacks", "_axobservers", "_button_pick_id", "_scroll_pick_id", "_number", "number")
@@ -64,20 +64,24 @@ class _Note(NamedTuple):
 class Figures(Surrounding):
     name = "figures"
     per_item = True
+    library = "matplotlib.artist"
 
     def before(self, context: CallContext) -> _Note:
         figures = _figures()
         given = {name: _noted(figure) for name, figure in _given(context, figures).items()}
         return _Note({number: _noted(figure) for number, figure in figures.items()}, given)
 
-    def after(self, context: CallContext, note: _Note) -> dict[str, Any] | None:
-        was, now = note.open, _figures()
+    def after(self, context: CallContext, note: _Note | None) -> dict[str, Any] | None:
+        was, given_before = note or _Note({}, {})  # no note: the step itself has imported matplotlib
+        now = _figures()
         new = {
             number: figure for number, figure in now.items() if number not in was or was[number].figure is not figure
         }
         stayed = {number: then for number, then in was.items() if number in now and number not in new}
         changed = {number: _drawing(f"figure {number}", then) for number, then in stayed.items() if _has_changed(then)}
-        given = {name: _drawing(f"argument `{name}`", then) for name, then in note.given.items() if _has_changed(then)}
+        given = {
+            name: _drawing(f"argument `{name}`", then) for name, then in given_before.items() if _has_changed(then)
+        }
         axes = {
             number: now[number].axes.index(_current_axes(now[number]))
             for number, then in stayed.items()

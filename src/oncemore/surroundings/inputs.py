@@ -18,10 +18,10 @@ import sys
 import sysconfig
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextvars import ContextVar, Token
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from blake3 import blake3
 
 from .. import current
 from ..codec import encode
+from ..current import Around
 from ..errors import OncemoreError, log, warn
 from ..files import File
 from ..identity.input_files import fields_of, path_identity
@@ -37,9 +38,8 @@ from ..identity.values import digest
 from ..keys import written_files_of
 from ..stores import OURS, in_store
 from ..stores.buffers import content_digest
-from . import CallContext, Surrounding
-from .audit_hook import listen
-from .protocol import EXCUSED
+from .process import listen
+from .protocol import EXCUSED, CallContext, Surrounding
 
 OBSERVED = "observed"
 
@@ -82,16 +82,14 @@ def _stamp(path: str) -> _Stamp | None:
     return _Stamp(about.st_size, about.st_mtime_ns) if stat.S_ISREG(about.st_mode) else None
 
 
+@dataclass(slots=True)
 class _Read:
-    """A file that a step read, as it was then. It was `opened` by Python code, or only named in an argument.
+    """A file that a step read, as it was then."""
 
-    If it is `observed`, a change runs the step again.
-    """
-
-    __slots__ = ("digest", "observed", "opened", "stamp")
-
-    def __init__(self, stamp: _Stamp | None, *, observed: bool, opened: bool, digest: str = "") -> None:
-        self.stamp, self.observed, self.opened, self.digest = stamp, observed, opened, digest
+    stamp: _Stamp | None
+    observed: bool  # a change runs the step again
+    opened: bool  # by Python code; else it is only named in an argument
+    digest: str = ""
 
 
 class _Note:
@@ -107,7 +105,8 @@ class _Note:
         ignored = context.options["ignore"]
         for path in _paths_in(value for name, value in context.arguments.items() if name not in ignored):
             self.read(path, opened=False)
-        self.token: Token[tuple[_Note, ...]]
+        self.token: Any  # while it runs
+        self.stack: tuple[_Note, ...]  # the enclosing steps, and itself
 
     def read(self, path: str, *, observed: bool = False, opened: bool = True) -> None:
         """A file is about to be read. Ignored: files that the step wrote itself, and those identified as arguments."""
@@ -200,23 +199,19 @@ def _paths_in(values: Iterable[Any], *, folders: bool = False, files: bool = Fal
             pending.extend(fields.values())
 
 
-_notes: ContextVar[tuple[_Note, ...]] = ContextVar("oncemore_inputs")
-_running: dict[int, tuple[_Note, ...]] = {}  # for each running step: its enclosing steps, and itself
+_notes = Around[_Note]("oncemore_inputs")
 
 
 def _here() -> tuple[_Note, ...]:
     """The steps that run in this thread or task, outermost first.
 
-    A thread that a step starts is in no scope. It belongs to the running step if there is only one, or if all are nested.
+    A thread of unknown origin belongs to the running step if there is only one, or if all are nested.
     """
-    try:
-        return _notes.get()
-    except LookupError:
-        pass
-    running = list(_running.values())
+    notes = _notes.get()
+    if notes or current.known() or threading.get_ident() in {thread for _, thread in list(current.opened.values())}:
+        return notes
+    running = [note.stack for note in list(_notes.open)]
     longest = max(running, key=len, default=())
-    if threading.get_ident() in {thread for _, thread in list(current.opened.values())}:
-        return ()
     return longest if all(each == longest[: len(each)] for each in running) else ()
 
 
@@ -232,11 +227,11 @@ _busy = _Busy()
 
 def _opened(arguments: tuple[Any, ...]) -> None:
     name, _, flags = arguments
-    if not (_running or current.opened) or type(name) is int or not isinstance(flags, int):
+    if not (_notes.open or current.opened) or type(name) is int or not isinstance(flags, int):
         return
     access = flags & os.O_ACCMODE
     if access == os.O_RDONLY:
-        if _running:
+        if _notes.open:
             _event(name, read=True)
     else:
         _event(name, read=access == os.O_RDWR and not flags & os.O_TRUNC, write=True)
@@ -244,20 +239,20 @@ def _opened(arguments: tuple[Any, ...]) -> None:
 
 def _connected(arguments: tuple[Any, ...]) -> None:
     """An SQLite database. Whether the step changes it is seen at the end of the step."""
-    if _running and isinstance(arguments[0], (str, bytes, os.PathLike)):
+    if _notes.open and isinstance(arguments[0], (str, bytes, os.PathLike)):
         _event(arguments[0], read=True, opened=False)
 
 
 def _renamed(arguments: tuple[Any, ...]) -> None:
     before, after, *folders = arguments
-    if (_running or current.opened) and folders == [-1, -1]:  # else the paths are relative to unknown folders
+    if (_notes.open or current.opened) and folders == [-1, -1]:  # else the paths are relative to unknown folders
         _event(before, write=True)
         _event(after, write=True)
 
 
 def _removed(arguments: tuple[Any, ...]) -> None:
     path, folder = arguments
-    if (_running or current.opened) and folder == -1:
+    if (_notes.open or current.opened) and folder == -1:
         _event(path, write=True)
 
 
@@ -305,7 +300,7 @@ class RunFiles:
     """What one attempt at a run knows about files. Paths are relative to the folder in which it began, if they are inside it."""
 
     def __init__(self, run: Any) -> None:
-        self._run = weakref.ref(run)
+        self._run = run
         try:
             self.root = os.getcwd()
         except FileNotFoundError:  # the folder was removed
@@ -381,24 +376,19 @@ class RunFiles:
         """Whether an earlier attempt at this run was the last to write the file. Equal content alone may be an edit."""
         if path in self.written:
             return False
-        attempt, run = self._stored(path).get("wrote", {}).get(_version(stamp)), self._run()
-        return attempt is not None and run is not None and attempt < run.attempt_number
+        attempt = self._stored(path).get("wrote", {}).get(_version(stamp))
+        return attempt is not None and attempt < self._run.attempt_number
 
     # In the store, by file: "wrote", which versions the run wrote; "seen", the digest that belongs to a size and time.
 
     def _key(self, path: str) -> str:
-        run = self._run()
-        owner = run.entries.owner if run is not None else ""
-        return written_files_of(owner) + blake3(os.fsencode(self.name(path))).hexdigest(length=16)
+        return written_files_of(self._run.entries.owner) + blake3(os.fsencode(self.name(path))).hexdigest(length=16)
 
     def _stored(self, path: str) -> dict[str, Any]:
-        run = self._run()
         if path not in self._known:
             found = None
-            try:
-                found = run.entries.read(self._key(path)) if run is not None and run.resumed else None
-            except OncemoreError:
-                pass  # damaged: as if nothing were stored
+            with suppress(OncemoreError):  # damaged: as if nothing were stored
+                found = self._run.entries.read(self._key(path)) if self._run.resumed else None
             self._known[path] = {} if found is None else dict(found.meta)
         return self._known[path]
 
@@ -410,20 +400,19 @@ class RunFiles:
         """Store what was written since the last time, and what observed files were read."""
         changed: dict[str, dict[str, Any]] = {}
         pending, self._pending = self._pending, set()
-        run = self._run()
-        attempt = 0 if run is None else run.attempt_number
+        run = self._run
         for path in pending:
             stamp = _stamp(path)
             if stamp is None or self.is_in_store(path):
                 continue
             version, wrote = _version(stamp), dict[str, int](self._stored(path).get("wrote", {}))
-            if wrote.pop(version, None) != attempt:
-                wrote = dict([*wrote.items(), (version, attempt)][-_REMEMBERED:])
+            if wrote.pop(version, None) != run.attempt_number:
+                wrote = dict([*wrote.items(), (version, run.attempt_number)][-_REMEMBERED:])
                 changed[path] = {**self._stored(path), "wrote": wrote}
         for path, stamp, content in seen:
             if self._stored_digest(path, stamp) != content:
                 changed[path] = {**changed.get(path, self._stored(path)), "seen": [*stamp, content]}
-        if changed and run is not None and run.id:
+        if changed and run.id:
             self._known.update(changed)
             entries = [
                 encode(None, note, key=self._key(path), secret=run.entries.secret) for path, note in changed.items()
@@ -440,14 +429,11 @@ def _is_fresh(stamp: _Stamp) -> bool:
     return time.time_ns() - stamp.time < (_TICK if stamp.time % 1_000_000_000 else _COARSE_TICK)
 
 
-_files_by_run: weakref.WeakKeyDictionary[Any, RunFiles] = weakref.WeakKeyDictionary()
-
-
 def files_of(run: Any) -> RunFiles:
     """What this process knows about the run's files."""
-    found = _files_by_run.get(run)
-    if found is None:
-        found = _files_by_run.setdefault(run, RunFiles(run))
+    if run.files is None:
+        run.files = RunFiles(run)
+    found: RunFiles = run.files
     return found
 
 
@@ -468,10 +454,8 @@ def enter(run: Any) -> None:
 
 def leave(run: Any) -> None:
     """The scope is about to close: store what was written since its last step."""
-    try:
+    with suppress(OncemoreError):  # recording the end of the run raises the same error
         files_of(run).save()
-    except OncemoreError:
-        pass  # recording the end of the run raises the same error
 
 
 def note_output(run: Any, path: str, *, ran: bool) -> None:
@@ -493,18 +477,15 @@ class Inputs(Surrounding):
     def before(self, context: CallContext) -> _Note:
         listen_to_opens()
         note: _Note = context.inputs or _Note(context)
-        context.inputs = note
-        stack = (*_notes.get(()), note)
-        note.token = _notes.set(stack)
-        _running[id(note)] = stack
+        context.inputs, note.stack = note, (*_notes.get(), note)
+        note.token = _notes.set(note.stack)
         return note
 
     def after(self, context: CallContext, note: _Note) -> None:
         self.failed(context, note)
-        note.finish(_notes.get(()))
+        note.finish(_notes.get())
 
     def failed(self, context: CallContext, note: _Note) -> None:
-        _running.pop(id(note), None)
         _notes.reset(note.token)
 
     def digest(self, run: Any, name: str) -> str:

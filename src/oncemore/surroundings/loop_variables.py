@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..codec import dumps
 from ..errors import CodecError, FingerprintError, warn
@@ -60,11 +60,6 @@ class Variables:
             if name in self.data:
                 self._roots.assign("global", name, contents)
                 self._restored.setdefault(name, set()).update(contents)
-        for name, value in saved["bound"].items():
-            slot = self.data[name].slot if name in self.data else None
-            if slot is not None:
-                slot.set(value)
-                self._rebound.add(name)
         found = {name: value for name, value in saved["locals"].items() if name in self._locals}
         if BINDS_LOCALS:
             values = frame.f_locals
@@ -72,10 +67,10 @@ class Variables:
                 values[name] = value
         self._restored_locals.update(found)
         self._warn_about_locals(found)
-        for name in saved["unbound"]:
+        for name, value in {**saved["bound"], **dict.fromkeys(saved["unbound"], ABSENT)}.items():
             slot = self.data[name].slot if name in self.data else None
             if slot is not None:
-                slot.set(ABSENT)
+                slot.set(value)
                 self._rebound.add(name)
 
     def differs(self, saved: Mapping[str, dict[str, Any]]) -> str | None:
@@ -88,7 +83,9 @@ class Variables:
 
     def changed(self, frame: FrameType) -> dict[str, Any]:
         """What has changed since the loop began, without what can't be restored."""
-        digests, found = Digests(), _Found({}, {}, {}, self._changed_locals(frame))
+        # contents of objects by their index in the walk, new values of names, and names that are gone
+        changed, bound, unbound = dict[str, dict[int, Any]](), dict[str, Any](), dict[str, bool]()
+        digests = Digests()
         for name, note in self._notes.items():
             if name in self._left_out:
                 continue
@@ -98,20 +95,20 @@ class Variables:
                 self._leave_out(name, str(error))
                 continue
             if contents:
-                found.changed[name] = contents
+                changed[name] = contents
             slot = self.data[name].slot
             now = note.value if slot is None else slot.get()
             if now is note.value and name not in self._rebound:
                 continue
             if now is ABSENT:
-                found.unbound[name] = True
+                unbound[name] = True
             elif is_data(now):
-                found.bound[name] = now
+                bound[name] = now
             else:
                 self._leave_out(name, f"it is a {type(now).__name__} now")
         for name, kind in self._unknown.items():
             self._leave_out(name, f"changes to a {kind} can't be detected")
-        return found._asdict()
+        return {"changed": changed, "bound": bound, "unbound": unbound, "locals": self._changed_locals(frame)}
 
     def without_refused(self, changed: dict[str, Any], name_of: Any) -> dict[str, Any]:
         """The same without what can't be pickled."""
@@ -167,13 +164,6 @@ class Variables:
                 f"3.13 a local variable can't be set from outside. Store it in run.state, or in a list, dict or object created "
                 f"before the loop"
             )
-
-
-class _Found(NamedTuple):
-    changed: dict[str, dict[int, Any]]  # contents of objects, by their index in the walk
-    bound: dict[str, Any]
-    unbound: dict[str, bool]
-    locals: dict[str, Any]
 
 
 def _content(mutator: Mutator, obj: Any, then: Any, holds: Any) -> Any:

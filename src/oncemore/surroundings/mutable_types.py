@@ -6,7 +6,6 @@ import array
 import contextlib
 import io
 import itertools
-import random
 import sys
 import weakref
 from collections import OrderedDict, defaultdict, deque
@@ -27,22 +26,11 @@ from ..modules import global_generator, loaded, module_of
 
 ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented)))
 # Immutable types, by name: most programs never import them.
-_IMMUTABLE = frozenset(
-    [
-        "datetime.datetime",
-        "datetime.date",
-        "datetime.time",
-        "datetime.timedelta",
-        "datetime.timezone",
-        "zoneinfo.ZoneInfo",
-        "re.Pattern",
-        "decimal.Decimal",
-        "fractions.Fraction",
-        "uuid.UUID",
-        "ipaddress.IPv4Address",
-        "ipaddress.IPv6Address",
-    ]
-)
+_IMMUTABLE = {
+    *("datetime.datetime", "datetime.date", "datetime.time", "datetime.timedelta", "datetime.timezone"),
+    *("zoneinfo.ZoneInfo", "re.Pattern", "decimal.Decimal", "fractions.Fraction", "uuid.UUID"),
+    *("ipaddress.IPv4Address", "ipaddress.IPv6Address"),
+}
 _HEAPTYPE = 1 << 9
 _FACTORY = object()  # the key for a defaultdict's factory in its note
 
@@ -62,15 +50,19 @@ def _same_elements(then: set[Any], now: set[Any]) -> bool:
     return len(then) == len(now) and then.issuperset(now) and set(map(type, then)) == set(map(type, now))
 
 
+def _nothing(obj: Any) -> Iterable[Any]:
+    return ()
+
+
 class Mutator(NamedTuple):
     """How objects of one type are inspected and changed in place.
 
     A note has what an object holds, by reference. `same` compares two notes, `delta` derives the change between them.
     """
 
-    children: Callable[[Any], Iterable[Any]]
     content: Callable[[Any], Any]
     assign: Callable[[Any, Any], object]
+    children: Callable[[Any], Iterable[Any]] = _nothing
     by_digest: bool = False  # holds nothing by reference: compared by digest, without a note
     can_restore: Callable[[Any], bool] = lambda obj: True  # whether this particular object's content can be put back
     noted: Callable[[Any], Any] | None = None  # the note, if it differs from the content
@@ -294,10 +286,6 @@ def _layout(kind: type) -> type:
     return object
 
 
-def _nothing(obj: Any) -> Iterable[Any]:
-    return ()
-
-
 # -- containers, accessed through the methods of their builtin base: a subclass may override its own
 
 
@@ -322,22 +310,14 @@ def _assign_default(obj: Any, content: tuple[Any, list[tuple[Any, Any]]]) -> Non
 
 
 def _assign_items(obj: Any, content: Any) -> None:
-    base: Any = list if isinstance(obj, list) else bytearray
+    base: Any = next((base for base in (list, bytearray) if isinstance(obj, base)), type(obj))
     base.__setitem__(obj, slice(None), content)
 
 
 def _assign_elements(obj: Any, content: Any) -> None:
-    set.clear(obj)
-    set.update(obj, content)
-
-
-def _assign_queue(obj: Any, content: Any) -> None:
-    deque.clear(obj)
-    deque.extend(obj, content)
-
-
-def _assign_numbers(obj: Any, content: Any) -> None:
-    obj[:] = content
+    base: Any = next((base for base in (set, deque) if isinstance(obj, base)), type(obj))
+    base.clear(obj)
+    (deque.extend if base is deque else base.update)(obj, content)
 
 
 def _assign_buffer(obj: Any, content: tuple[Any, int]) -> None:
@@ -351,13 +331,9 @@ def _weak_items(obj: Any) -> list[Any]:
     return [each for item in obj.items() for each in item]
 
 
-def _weakly_held(obj: Any) -> Iterable[Any]:
-    return [*obj.values(), *obj.keys()]
-
-
 def _assign_weakly(obj: Any, content: list[Any]) -> None:
     obj.clear()
-    obj.update(content if isinstance(obj, weakref.WeakSet) else dict(zip(content[::2], content[1::2])))
+    obj.update(zip(content[::2], content[1::2]))
 
 
 def _advance(counter: Any, to: tuple[Any, Any]) -> None:
@@ -415,55 +391,54 @@ def _set_delta(then: set[Any], now: set[Any]) -> Delta:
     return Altered(list(then - now), list(now - then))
 
 
+_DICT = Mutator(
+    _entries,
+    _assign_entries,
+    _values_and_keys,
+    noted=lambda obj: dict(_entries(obj)),
+    same=_same_keyed,
+    delta=_dict_delta,
+)
+_SET = Mutator(
+    lambda obj: list(set.__iter__(obj)),
+    _assign_elements,
+    _ordered,
+    can_restore=_are_distinguishable,
+    noted=lambda obj: set(set.__iter__(obj)),
+    same=_same_elements,
+    delta=_set_delta,
+)
+_BUFFER = Mutator(lambda obj: (obj.getvalue(), obj.tell()), _assign_buffer, same=eq)
+_WEAK_DICT = Mutator(_weak_items, _assign_weakly, lambda obj: [*obj.values(), *obj.keys()])
 _MUTATORS: dict[type, Mutator] = {
-    list: Mutator(list.__iter__, lambda obj: list(list.__iter__(obj)), _assign_items, delta=_list_delta),
-    dict: Mutator(
-        _values_and_keys,
-        _entries,
-        _assign_entries,
-        noted=lambda obj: dict(_entries(obj)),
-        same=_same_keyed,
-        delta=_dict_delta,
-    ),
-    defaultdict: Mutator(
-        _values_and_keys,
-        lambda obj: (obj.default_factory, _entries(obj)),
-        _assign_default,
+    list: Mutator(lambda obj: list(list.__iter__(obj)), _assign_items, list.__iter__, delta=_list_delta),
+    dict: _DICT,
+    defaultdict: _DICT._replace(
+        content=lambda obj: (obj.default_factory, _entries(obj)),
+        assign=_assign_default,
         noted=lambda obj: {_FACTORY: obj.default_factory, **dict.copy(obj)},
-        same=_same_keyed,
-        delta=_dict_delta,
     ),
-    set: Mutator(
-        _ordered,
-        lambda obj: list(set.__iter__(obj)),
-        _assign_elements,
-        can_restore=_are_distinguishable,
-        noted=lambda obj: set(set.__iter__(obj)),
-        same=_same_elements,
-        delta=_set_delta,
-    ),
-    deque: Mutator(deque.__iter__, lambda obj: list(deque.__iter__(obj)), _assign_queue),
-    bytearray: Mutator(_nothing, bytes, _assign_items, by_digest=True),
-    File: Mutator(_nothing, FileChange, lambda obj, change: change.make(obj), by_digest=True),
-    io.StringIO: Mutator(_nothing, lambda obj: (obj.getvalue(), obj.tell()), _assign_buffer, same=eq),
-    io.BytesIO: Mutator(_nothing, lambda obj: (obj.getvalue(), obj.tell()), _assign_buffer, same=eq),
-    weakref.WeakValueDictionary: Mutator(_weakly_held, _weak_items, _assign_weakly),
-    weakref.WeakKeyDictionary: Mutator(_weakly_held, _weak_items, _assign_weakly),
+    set: _SET,
+    deque: Mutator(lambda obj: list(deque.__iter__(obj)), _assign_elements, deque.__iter__),
+    bytearray: Mutator(bytes, _assign_items, by_digest=True),
+    File: Mutator(FileChange, lambda obj, change: change.make(obj), by_digest=True),
+    io.StringIO: _BUFFER,
+    io.BytesIO: _BUFFER,
+    weakref.WeakValueDictionary: _WEAK_DICT,
+    weakref.WeakKeyDictionary: _WEAK_DICT,
     weakref.WeakSet: Mutator(
-        lambda obj: _ordered(set(obj)),
         list,
-        _assign_weakly,
+        _assign_elements,
+        lambda obj: _ordered(set(obj)),
         can_restore=lambda obj: len(_ordered(set(obj))) == len(obj),
         noted=set,
         same=_same_elements,
     ),
-    array.array: Mutator(_nothing, lambda obj: obj[:], _assign_numbers, by_digest=True),
-    itertools.count: Mutator(
-        _nothing, counter_at, _advance, same=eq, can_restore=lambda obj: counter_at(obj) is not None
-    ),
+    array.array: Mutator(lambda obj: obj[:], _assign_items, by_digest=True),
+    itertools.count: Mutator(counter_at, _advance, same=eq, can_restore=lambda obj: counter_at(obj) is not None),
     **dict.fromkeys(
         iterators.LEAVES | iterators.MADE_OF,
-        Mutator(_nothing, iterators.place, iterators.go_on, same=eq, can_restore=iterators.can_go_on),
+        Mutator(iterators.place, iterators.go_on, same=eq, can_restore=iterators.can_go_on),
     ),
 }
 
@@ -515,30 +490,26 @@ def _same_attributes(then: tuple[dict[str, Any], dict[str, Any]], now: tuple[dic
     return _same_keyed(then[0], now[0]) and all(known.get(name) is value for name, value in then[1].items())
 
 
-def named_children(obj: Any) -> Iterable[tuple[str, Any, Any]]:
-    """The children of an object: "key", "attribute" or "place", then a name that stays valid when more are added."""
+def named_children(obj: Any, held: Mapping[int, Any] = {}) -> Iterable[tuple[str, Any, Any]]:
+    """The children of an object: "key", "attribute" or "place", then a name that stays valid when more are added.
+
+    If `held` has its id, the children are those it had when it was noted.
+    """
+    then = held.get(id(obj))
     if isinstance(obj, dict):
-        return [("key", key, value) for key, value in _entries(obj) if _is_deeply_immutable(key)]
+        entries = then.items() if type(then) is dict else _entries(obj)
+        return [("key", key, value) for key, value in entries if _is_deeply_immutable(key)]
     if mutator_of(type(obj)) is _OBJECT:
-        return [("attribute", name, value) for name, value in _attributes(obj).items()]
+        attributes = then[0] if type(then) is tuple else _attributes(obj)
+        return [("attribute", name, value) for name, value in attributes.items()]
+    if type(obj) is list and type(then) is list:
+        return [("place", i, child) for i, child in enumerate(then)]
     found = role(type(obj))
     return () if found is None else (("place", i, child) for i, child in enumerate(found.children(obj)))
 
 
-def noted_children(held: Mapping[int, Any], obj: Any) -> Iterable[tuple[str, Any, Any]]:
-    """The same as of when the object was noted; `held` has what objects held then, by their ids."""
-    then = held.get(id(obj))
-    if isinstance(obj, dict) and type(then) is dict:
-        return [("key", key, value) for key, value in then.items() if _is_deeply_immutable(key)]
-    if type(obj) is list and type(then) is list:
-        return [("place", i, child) for i, child in enumerate(then)]
-    if mutator_of(type(obj)) is _OBJECT and type(then) is tuple:
-        return [("attribute", name, value) for name, value in then[0].items()]
-    return named_children(obj)
-
-
 _OBJECT = Mutator(
-    _sorted_attributes, _saved_attributes, _assign_attributes, noted=_noted_attributes, same=_same_attributes
+    _saved_attributes, _assign_attributes, _sorted_attributes, noted=_noted_attributes, same=_same_attributes
 )
 
 
@@ -554,9 +525,9 @@ def _with_attributes(base: Mutator) -> Mutator:
         return base.delta(then[0], now[0]) if _same_attributes(then[1], now[1]) else None
 
     return Mutator(
-        lambda obj: (*base.children(obj), *_sorted_attributes(obj)),
         lambda obj: (base.content(obj), _saved_attributes(obj)),
         assign,
+        lambda obj: (*base.children(obj), *_sorted_attributes(obj)),
         by_digest=base.by_digest,
         can_restore=base.can_restore,
         noted=lambda obj: (base.note(obj), _noted_attributes(obj)),
@@ -608,13 +579,9 @@ def _plain_tensor(obj: Any) -> bool:
     return all(stride or size < 2 for size, stride in zip(obj.shape, obj.stride()))
 
 
-def _is_not_global(generator: Any) -> bool:
-    """Whether a generator is an ordinary object. The global generators are a surrounding of their own (rng.py)."""
-    return global_generator(generator) is None
-
-
-def _generator_mutator(take: Callable[[Any], Any], give: Callable[[Any, Any], object]) -> Mutator:
-    return Mutator(_nothing, take, give, can_restore=_is_not_global, same=same_state)
+def _generator(content: Callable[[Any], Any], assign: Callable[[Any, Any], object]) -> Mutator:
+    """For random generators. The global ones are a surrounding of their own (rng.py)."""
+    return Mutator(content, assign, can_restore=lambda obj: global_generator(obj) is None, same=same_state)
 
 
 def same_state(one: Any, other: Any) -> bool:
@@ -626,14 +593,6 @@ def same_state(one: Any, other: Any) -> bool:
     if hasattr(one, "tobytes") and hasattr(other, "tobytes"):
         return bool(one.tobytes() == other.tobytes())
     return bool((one == other).all()) if hasattr(one, "all") else bool(one == other)  # a tensor, or anything else
-
-
-def _numpy_state(generator: Any) -> tuple[Any, Any]:
-    return _bits_state(generator.bit_generator)
-
-
-def _assign_numpy_state(generator: Any, content: tuple[Any, Any]) -> None:
-    _assign_bits_state(generator.bit_generator, content)
 
 
 def _spawned(seeds: Any) -> tuple[Any, ...]:
@@ -670,58 +629,59 @@ def _assign_memory(obj: Any, content: bytes) -> None:
     ctypes.memmove(ctypes.addressof(obj), content, len(content))
 
 
-def _assign_managed(obj: Any, content: dict[Any, Any]) -> None:
-    obj.clear()
-    obj.update(content)
+def _polars(inner: str) -> Mutator:
+    return Mutator(
+        lambda obj: obj.clone(), lambda obj, content: setattr(obj, inner, getattr(content, inner)), by_digest=True
+    )
 
 
-def _external_mutator(kind: type) -> Mutator | None:
-    ctypes, managers = loaded("_ctypes"), loaded("multiprocessing.managers")
-    if ctypes is not None and issubclass(kind, (ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)):
-        return Mutator(
-            _nothing, memory_of, _assign_memory, by_digest=True, can_restore=lambda obj: memory_of(obj) is not None
-        )
-    if managers is not None and issubclass(kind, managers.DictProxy):
-        return Mutator(_nothing, lambda obj: obj.copy(), _assign_managed, by_digest=True)
-    if managers is not None and issubclass(kind, managers.ListProxy):
-        return Mutator(
-            _nothing, lambda obj: obj[:], lambda obj, found: obj.__setitem__(slice(None), found), by_digest=True
-        )
-    return None
+# Types of libraries: the module, names in it, and how objects of these types are changed.
+_LIBRARIES: tuple[tuple[str, str, Mutator], ...] = (
+    (
+        "_ctypes",
+        "_SimpleCData Array Structure Union",
+        Mutator(memory_of, _assign_memory, by_digest=True, can_restore=lambda obj: memory_of(obj) is not None),
+    ),
+    ("multiprocessing.managers", "DictProxy", Mutator(lambda obj: obj.copy(), _assign_elements, by_digest=True)),
+    ("multiprocessing.managers", "ListProxy", Mutator(lambda obj: obj[:], _assign_items, by_digest=True)),
+    ("random", "Random", _generator(lambda obj: obj.getstate(), lambda obj, state: obj.setstate(state))),
+    (
+        "numpy",
+        "ndarray",
+        Mutator(
+            lambda obj: obj.view(),
+            _assign_array,
+            lambda obj: obj.flat if obj.dtype.hasobject else (),
+            by_digest=True,
+            can_restore=lambda obj: bool(obj.flags.writeable),
+        ),
+    ),
+    (
+        "numpy.random",
+        "Generator",
+        _generator(
+            lambda obj: _bits_state(obj.bit_generator),
+            lambda obj, content: _assign_bits_state(obj.bit_generator, content),
+        ),
+    ),
+    ("numpy.random", "BitGenerator", _generator(_bits_state, _assign_bits_state)),
+    ("numpy.random", "SeedSequence", _generator(_spawned, _assign_spawned)),
+    (
+        "numpy.random",
+        "RandomState",
+        _generator(lambda obj: obj.get_state(legacy=False), lambda obj, state: obj.set_state(state)),
+    ),
+    ("pandas", "DataFrame Series", Mutator(lambda obj: obj.copy(deep=False), _assign_frame, by_digest=True)),
+    ("polars", "DataFrame", _polars("_df")),
+    ("polars", "Series", _polars("_s")),
+    ("torch", "Tensor", Mutator(_tensor_content, _assign_tensor, _gradient, by_digest=True, can_restore=_plain_tensor)),
+    ("torch", "Generator", _generator(lambda obj: obj.get_state(), lambda obj, state: obj.set_state(state))),
+)
 
 
 def _library_mutator(kind: type) -> Mutator | None:
-    external = _external_mutator(kind)
-    if external is not None:
-        return external
-    numpy, pandas, polars, torch = (loaded(name) for name in ("numpy", "pandas", "polars", "torch"))
-    if issubclass(kind, random.Random):
-        return _generator_mutator(lambda obj: obj.getstate(), lambda obj, state: obj.setstate(state))
-    if numpy is not None:
-        if issubclass(kind, numpy.ndarray):
-            return Mutator(
-                lambda obj: obj.flat if obj.dtype.hasobject else (),
-                lambda obj: obj.view(),
-                _assign_array,
-                by_digest=True,
-                can_restore=lambda obj: bool(obj.flags.writeable),
-            )
-        if issubclass(kind, numpy.random.Generator):
-            return _generator_mutator(_numpy_state, _assign_numpy_state)
-        if issubclass(kind, numpy.random.BitGenerator):
-            return _generator_mutator(_bits_state, _assign_bits_state)
-        if issubclass(kind, numpy.random.SeedSequence):
-            return _generator_mutator(_spawned, _assign_spawned)
-        if issubclass(kind, numpy.random.RandomState):
-            return _generator_mutator(lambda obj: obj.get_state(legacy=False), lambda obj, state: obj.set_state(state))
-    if pandas is not None and issubclass(kind, (pandas.DataFrame, pandas.Series)):
-        return Mutator(_nothing, lambda obj: obj.copy(deep=False), _assign_frame, by_digest=True)
-    if polars is not None and issubclass(kind, (polars.DataFrame, polars.Series)):
-        inner = "_df" if issubclass(kind, polars.DataFrame) else "_s"
-        swap: Callable[[Any, Any], None] = lambda obj, content: setattr(obj, inner, getattr(content, inner))  # noqa: E731
-        return Mutator(_nothing, lambda obj: obj.clone(), swap, by_digest=True)
-    if torch is not None and issubclass(kind, torch.Tensor):
-        return Mutator(_gradient, _tensor_content, _assign_tensor, by_digest=True, can_restore=_plain_tensor)
-    if issubclass(kind, getattr(torch, "Generator", ())):
-        return _generator_mutator(lambda obj: obj.get_state(), lambda obj, state: obj.set_state(state))
+    for library, names, mutator in _LIBRARIES:
+        module = loaded(library)
+        if module is not None and any(issubclass(kind, getattr(module, name, ())) for name in names.split()):
+            return mutator
     return None

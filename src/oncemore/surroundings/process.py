@@ -1,29 +1,46 @@
-"""Environment variables and the working directory; and the ordinals of `every_call` steps.
+"""What belongs to the process: environment variables, working directory, library settings; and ordinals of `every_call` steps.
 
-An audit hook observes each change, in the step or in a thread that it started. So setting a variable to its current value is
-noticed, what other code sets meanwhile is not attributed to the step, and a step that changes nothing costs nothing.
+An audit hook observes each change of the first two, in the step or in a thread that it started. So setting a variable to its
+current value is noticed, what other code sets meanwhile is not attributed to the step, and a step that changes nothing costs
+nothing. Settings are those of `pandas.options`, `matplotlib.rcParams`, numpy and decimal. Their values before a step are part
+of its identity if its code names the library (see identity/library_settings.py).
 """
 
 from __future__ import annotations
 
+import functools
 import os
-import threading
-from contextvars import ContextVar
-from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+import sys
+from collections.abc import Callable
+from typing import Any
 
-from .. import current
-from . import CallContext, Surrounding
-from .audit_hook import listen
+from ..current import Around
+from ..identity.library_settings import LIBRARIES, changed, put
+from .protocol import CallContext, Surrounding
 
+Callback = Callable[[tuple[Any, ...]], None]
 
-class _Recorder:
-    """Notes what one step does, until `open` is False."""
-
-    open = True  # a thread or task that outlives the step still refers to this recorder
+_listeners: dict[str, tuple[Callback, ...]] = {}
 
 
-class Taken(_Recorder):
+def listen(event: str, callback: Callback) -> None:
+    """Call `callback` with the arguments of every audit event of that name, in the thread in which it happens.
+
+    It must not raise: the exception would come out of the audited operation. A callback is registered once.
+    """
+    if not _listeners:
+        sys.addaudithook(_hook)
+    known = _listeners.get(event, ())
+    if callback not in known:
+        _listeners[event] = (*known, callback)
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    for callback in _listeners.get(event, ()):
+        callback(arguments)
+
+
+class Taken:
     """The ordinals that calls of `every_call` steps used inside a step or a loop, by step and arguments."""
 
     def __init__(self) -> None:
@@ -37,7 +54,7 @@ class Taken(_Recorder):
         return {call: len(numbers) for call, numbers in self.numbers.items() if numbers}
 
 
-class Changes(_Recorder):
+class Changes:
     """What one step does to the environment and the working directory."""
 
     def __init__(self) -> None:
@@ -70,65 +87,50 @@ class Changes(_Recorder):
         return effect if any(effect.values()) else None
 
 
-_Recorders = tuple[_Recorder, ...]
-_recorders: ContextVar[_Recorders | None] = ContextVar("oncemore_process", default=None)
-_threads: WeakKeyDictionary[threading.Thread, _Recorders] = WeakKeyDictionary()  # of threads that steps started
-T = TypeVar("T", bound=_Recorder)
+_changes, _taken = Around[Changes]("oncemore_process"), Around[Taken]("oncemore_calls")
 
 
-def _running() -> _Recorders:
-    """The recorders of the steps that are running here."""
-    here = _recorders.get()
-    return _threads.get(threading.current_thread(), ()) if here is None else here
+def record(changes: Changes, taken: Taken) -> None:
+    """Record what the code running here does, until `stop`."""
+    _listen_to_changes()
+    _changes.add(changes)
+    _taken.add(taken)
 
 
-def _of(kind: type[T]) -> list[T]:
-    return [recorder for recorder in _running() if isinstance(recorder, kind) and recorder.open]
-
-
-def record(*recorders: _Recorder) -> None:
-    """Add recorders to this context, until `stop`."""
-    if _attribute_thread not in current.starting:  # only when the first step runs: a hook can't be removed
-        current.starting.append(_attribute_thread)
-        listen("os.putenv", _set)
-        listen("os.unsetenv", _set)
-        listen("os.chdir", _go)
-    _recorders.set((*_running(), *recorders))
-
-
-def stop(*recorders: _Recorder) -> None:
-    """Remove recorders. Not by a token: a loop left by `break` may be closed much later, in another context."""
-    _recorders.set(tuple(each for each in _running() if each not in recorders))
+def stop(changes: Changes, taken: Taken) -> None:
+    _changes.remove(changes)
+    _taken.remove(taken)
 
 
 def took(call: str, number: int) -> None:
     """A call of an `every_call` step uses this ordinal."""
-    for taken in _of(Taken):
+    for taken in _taken.get():
         taken.numbers.setdefault(call, []).append(number)
 
 
 def gave_back(call: str, number: int) -> None:
     """The call failed: the next identical call uses this ordinal."""
-    for taken in _of(Taken):
+    for taken in _taken.get():
         taken.drop(call, number)
+
+
+@functools.cache  # once per process
+def _listen_to_changes() -> None:
+    listen("os.putenv", _set)
+    listen("os.unsetenv", _set)
+    listen("os.chdir", _go)
 
 
 def _set(arguments: tuple[Any, ...]) -> None:
     name, value = (*map(os.fsdecode, arguments), None)[:2]  # there is no value if a variable is removed
-    for changes in _of(Changes):
+    for changes in _changes.get():
         changes.set(str(name), value)
 
 
 def _go(arguments: tuple[Any, ...]) -> None:
     [target] = arguments
-    for changes in _of(Changes):
+    for changes in _changes.get():
         changes.go(f"/dev/fd/{target}" if isinstance(target, int) else os.fsdecode(target))
-
-
-def _attribute_thread(thread: threading.Thread) -> None:
-    """A thread is about to start: what it does is attributed to the steps that are running here."""
-    if running := _running():
-        _threads[thread] = running
 
 
 class Process(Surrounding):
@@ -136,17 +138,15 @@ class Process(Surrounding):
     per_item = True
 
     def before(self, context: CallContext) -> Changes:
-        changes = Changes()
-        record(changes)
-        return changes
+        _listen_to_changes()
+        return _changes.add(Changes())
 
     def after(self, context: CallContext, note: Changes) -> dict[str, Any] | None:
         self.failed(context, note)
         return note.effect()
 
     def failed(self, context: CallContext, note: Changes) -> None:
-        note.open = False
-        stop(note)
+        _changes.remove(note)
 
     def verify(self, context: CallContext | None, effect: dict[str, Any] | None) -> str | None:
         folder = effect.get("folder") if effect else None
@@ -161,7 +161,7 @@ class Process(Surrounding):
 
     def repeat(self, context: CallContext, effect: dict[str, Any]) -> None:
         """For the enclosing steps: these are set, to whatever values they have now."""
-        for changes in _of(Changes):
+        for changes in _changes.get():
             for name in (*effect["set"], *effect["unset"]):
                 changes.set(name, os.environ.get(name))
             if "folder" in effect:
@@ -175,13 +175,10 @@ class Calls(Surrounding):
     per_item = True
 
     def before(self, context: CallContext) -> Taken:
-        taken = Taken()
-        record(taken)
-        return taken
+        return _taken.add(Taken())
 
     def after(self, context: CallContext, note: Taken) -> dict[str, int] | None:
-        note.open = False
-        stop(note)
+        _taken.remove(note)
         return note.counts() or None
 
     def failed(self, context: CallContext, note: Taken) -> None:
@@ -202,3 +199,27 @@ def _folder() -> str:
         return os.getcwd()
     except FileNotFoundError:  # it was removed
         return ""
+
+
+Effect = dict[str, dict[str, Any]]  # by library: values that were "set", and names reset to their "default"
+
+
+class Settings(Surrounding):
+    name = "settings"
+    per_item = True
+
+    def before(self, context: CallContext) -> dict[str, dict[str, Any]]:
+        return {library: changed(library) for library in LIBRARIES}
+
+    def after(self, context: CallContext, note: dict[str, dict[str, Any]]) -> Effect | None:
+        effect: Effect = {}
+        for library, then in note.items():
+            now = changed(library)
+            if now is not then and now != then:
+                new = {name: value for name, value in now.items() if name not in then or then[name] != value}
+                effect[library] = {"set": new, "default": [name for name in then if name not in now]}
+        return effect or None
+
+    def restore(self, context: CallContext, effect: Effect) -> None:
+        for library, change in effect.items():
+            put(library, change["set"], change["default"])

@@ -1,14 +1,16 @@
-"""The protocol of a surrounding, and the call context that it gets."""
+"""The protocol of a surrounding, the call context that it gets, and what is done with all kinds of them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..errors import UsageError
 from ..identity.code.data import Datum
 from ..identity.display import Part
 from ..identity.values import Digests
+from ..modules import loaded
 from .mutable_types import ATOMS
 from .overlap import Member
 from .references import Roots, Walk, walk_from
@@ -49,7 +51,9 @@ class CallContext:
     sets: set[str] = field(default_factory=set[str])  # state keys that it set
     existed: dict[str, bool] = field(default_factory=dict[str, bool])  # whether a touched state key existed before
     before_step: dict[str, Before] = field(default_factory=dict[str, Before])  # values it may change without touching
-    inner_outputs: list[Any] = field(default_factory=list[Any])  # output files of the steps that it called, or errors
+    inner: dict[str, list[Any]] = field(
+        default_factory=dict[str, list[Any]]
+    )  # by kind: what the steps it called passed on
     inputs: Any = None  # the files it opens, see inputs.py
     files: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])  # files it read: size, time and digest
     first: bool = True  # False while a generator computes any item but its first
@@ -97,14 +101,12 @@ class Surrounding:
 
     name: str = ""
     per_item: bool = False  # for a generator: look around each item, not once around all of them
+    option: str = ""  # only steps with this option are watched
+    library: str = ""  # steps are watched only if this module is loaded
 
     def before(self, context: CallContext) -> Any:
         """Note how things are before the step runs."""
         raise NotImplementedError
-
-    def waits(self, note: Any) -> bool:
-        """Whether `returned` has to be called."""
-        return type(self).returned is not Surrounding.returned
 
     def returned(self, context: CallContext, note: Any) -> None:
         """Called when the step has returned. An exception raised here becomes the step's."""
@@ -156,3 +158,156 @@ class Surrounding:
 
     def failed(self, context: CallContext, note: Any) -> None:
         """Called when the step has raised."""
+
+
+_kinds: dict[str, Surrounding] = {}
+verifying: set[str] = set()  # registered kinds with a `verify` of their own, which is called before every skip
+
+
+def kinds() -> tuple[Surrounding, ...]:
+    """All kinds, ours first."""
+    return tuple(_kinds.values())  # a copy: another thread may register one meanwhile
+
+
+def register_surrounding(kind: Surrounding) -> None:
+    """Watch a kind of surrounding in all steps of this process. It replaces an earlier one of the same name."""
+    if not kind.name:
+        raise UsageError(f"{kind!r} has no name, and its effects are stored under its name. Set `name` in its class")
+    _kinds[kind.name] = kind
+    if type(kind).verify is Surrounding.verify:
+        verifying.discard(kind.name)
+    else:
+        verifying.add(kind.name)
+
+
+class Watcher:
+    """All surroundings of one running call."""
+
+    def __init__(self, context: CallContext, *, per_item: bool | None = None) -> None:
+        self.context = context
+        self._notes: list[tuple[Surrounding, Any]] = []
+        self._idle: list[Surrounding] = []  # kinds with nothing to watch, so far
+        try:
+            for kind in kinds():
+                if per_item is not None and kind.per_item is not per_item:
+                    continue
+                if not self._concerns(kind):
+                    self._idle.append(kind)
+                elif (note := kind.before(context)) is not SKIP:
+                    self._notes.append((kind, note))
+        except BaseException:
+            self.failed()
+            raise
+        # those to call when the step has returned
+        self.waiting = [each for each in self._notes if type(each[0]).returned is not Surrounding.returned]
+
+    def _concerns(self, kind: Surrounding) -> bool:
+        """Whether the call can have effects of this kind."""
+        if kind.name in self.context.inner:
+            return True
+        has_option = not kind.option or self.context.options[kind.option]
+        return has_option and (not kind.library or loaded(kind.library) is not None)
+
+    def returned(self) -> None:
+        """The step has returned."""
+        for kind, note in self.waiting:
+            kind.returned(self.context, note)
+
+    def effects(self) -> dict[str, Any]:
+        """What the step changed, by kind. If a kind raises, the others still finish before the error is raised.
+
+        A kind that had nothing to watch when the step began gets None as its note if it is concerned now.
+        """
+        found: dict[str, Any] = {}
+        first_error: Exception | None = None
+        self.context.roots.recorded.clear()
+        late = [(kind, None) for kind in self._idle if self._concerns(kind)]
+        for kind, note in (*self._notes, *late):
+            try:
+                found[kind.name] = kind.after(self.context, note)
+            except Exception as error:
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+        return {name: effect for name, effect in found.items() if effect is not None}
+
+    def failed(self) -> None:
+        """The step has raised."""
+        for kind, note in reversed(self._notes):
+            kind.failed(self.context, note)
+
+
+# -- reads: their names begin with the name of their kind, as in "state:x"
+
+
+class _Unknown(Surrounding):
+    """A kind that is not registered here: what was read equals no recorded digest."""
+
+    def digest(self, run: Any, name: str) -> str:
+        return "unknown"
+
+
+def _kind_of(read: str) -> tuple[Surrounding, str]:
+    kind, _, name = read.partition(":")
+    return (_kinds[kind], name) if kind in _kinds else (_Unknown(), read)
+
+
+def digest_of(run: Any, read: str) -> str:
+    """The current digest of what a step has read."""
+    kind, name = _kind_of(read)
+    return kind.digest(run, name)
+
+
+def part_of(run: Any, read: str) -> Part:
+    """The same digest, with the value as people see it."""
+    kind, name = _kind_of(read)
+    return kind.part(run, name)
+
+
+def label_of(read: str) -> str:
+    """What messages call it."""
+    kind, name = _kind_of(read)
+    return kind.label(name).strip()
+
+
+def change_of(read: str) -> str:
+    """How messages describe a change of it. If empty, they show the old and the new value."""
+    kind, name = _kind_of(read)
+    return kind.change(name)
+
+
+def depend(run: Any, reads: Iterable[str]) -> None:
+    """A skipped step has read these: the enclosing steps depend on them, too."""
+    for read in reads:
+        kind, name = _kind_of(read)
+        kind.depend(run, name)
+
+
+def obstacles(
+    context: CallContext, effects: Mapping[str, Any], without: Collection[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """The kinds of effects that cannot be applied now, and why not. Kinds in `without` are not checked."""
+    for name in effects:
+        if name not in _kinds:
+            yield name, f"it had an effect of kind {name!r}, and no such surrounding is registered in this process"
+    for kind in kinds():
+        why = None if kind.name in without else kind.verify(context, effects.get(kind.name))
+        if why is not None:
+            yield kind.name, why
+
+
+def restore(context: CallContext, effects: Mapping[str, Any], *, repeated: Collection[str] = ()) -> None:
+    """Apply a skipped step's effects. Those of the `repeated` kinds have been applied in this scope before."""
+    for kind in kinds():
+        if kind.name in effects:
+            (kind.repeat if kind.name in repeated else kind.restore)(context, effects[kind.name])
+
+
+def repeated(reads: Iterable[str]) -> set[str]:
+    """The kinds whose effects are not simply applied again if a step is skipped twice in a scope.
+
+    Random generators are not among them if the step read one: it was skipped because the generator is in the state that the
+    step started from, so the effect has to advance it.
+    """
+    special = {kind.name for kind in kinds() if type(kind).repeat is not Surrounding.repeat}
+    return special - {"random"} if any(read.startswith("random:") for read in reads) else special

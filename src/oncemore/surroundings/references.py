@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, Union
 
@@ -22,7 +21,7 @@ from ..errors import CodecError
 from ..identity.values import Digests
 from ..identity.values.inert import category
 from ..modules import loaded
-from .mutable_types import ATOMS, DELTAS, FILLABLE, Updated, mutator_of, named_children, noted_children, role
+from .mutable_types import ATOMS, DELTAS, FILLABLE, Updated, mutator_of, named_children, role
 
 # From a root to an object: for each hop its kind ("key", "attribute" or "place"), its name, and the type of the container to
 # create if it is missing. Unlike an index, a path stays valid when the root gets more content.
@@ -215,9 +214,7 @@ class Roots:
     def find(self, name: Name | View | Route) -> Any:
         """The caller's own object of that name. LookupError if a route leads to no such object."""
         if isinstance(name, Route):
-            found = self._lookup("global", name.root)
-            for kind, key, _ in name.path:
-                found = _child(found, kind, key)
+            found = _follow(self._lookup("global", name.root), tuple((hop, key, None) for hop, key, _ in name.path))
             if name.content is not None and Digests().get(found) != name.content:
                 raise LookupError(name.root)
             return found
@@ -314,26 +311,20 @@ class Roots:
 
     def leads(self, kind: str, name: str, at: int | Path) -> bool:
         """Whether an index or path leads to an object whose content can be assigned."""
-        if isinstance(at, int):
-            return True
-        obj = self._lookup(kind, name)
-        for hop, key, container in at:
-            children = {each[:2]: each[2] for each in named_children(obj)}
-            if (hop, key) in children:
-                obj = children[hop, key]
-            elif hop == "key" and container is not None and isinstance(obj, dict):
-                obj = container()
-            else:
-                return False
-            if container is not None and type(obj) is not container:
-                return False
-        return True
+        try:
+            return isinstance(at, int) or _follow(self._lookup(kind, name), at) is not None
+        except LookupError:
+            return False
 
     def assign(self, kind: str, name: str, contents: Contents) -> None:
         """Give the objects under a root these contents, in place."""
         for at, content in contents.items():
             try:
-                obj = self.find((kind, name, at)) if isinstance(at, int) else _follow(self._lookup(kind, name), at)
+                obj = (
+                    self.find((kind, name, at))
+                    if isinstance(at, int)
+                    else _follow(self._lookup(kind, name), at, create=True)
+                )
                 assign(obj, content)
             except (LookupError, TypeError) as error:
                 raise CodecError(
@@ -417,16 +408,14 @@ def walk_from(root: Any, opaque: Collection[int] = (), most: int = sys.maxsize) 
     return Walk(found, opaque)
 
 
-def paths_from(
-    root: Any, children_of: Callable[[Any], Iterable[tuple[str, Any, Any]]] = named_children
-) -> dict[int, Path]:
-    """The shortest path to every object under a root, by the object's id."""
+def paths_from(root: Any, held: Mapping[int, Any] = {}) -> dict[int, Path]:
+    """The shortest path to every object under a root, by the object's id; `held` as in `named_children`."""
     found: dict[int, Path] = {id(root): ()}
     level: list[tuple[Any, Path]] = [(root, ())]
     while level:
         below: list[tuple[Any, Path]] = []
         for obj, path in level:
-            for hop, name, child in children_of(obj):
+            for hop, name, child in named_children(obj, held):
                 if type(child) not in ATOMS and id(child) not in found:
                     container = type(child) if type(child) in FILLABLE else None
                     found[id(child)] = longer = (*path, (hop, name, container))
@@ -445,7 +434,7 @@ def routes_to(things: Any, data: Mapping[str, Note], changed: set[int]) -> dict[
     digests = Digests()
     for name, note in data.items():
         shared = wanted.keys() & set(map(id, note.walk.found)) - found.keys()
-        paths = paths_from(note.value, partial(noted_children, note.held())) if shared else {}
+        paths = paths_from(note.value, note.held()) if shared else {}
         for each in shared & paths.keys():
             unchanged = changed.isdisjoint(map(id, walk_from(wanted[each]).found))
             content = digests.get(wanted[each]) if unchanged else None
@@ -454,17 +443,20 @@ def routes_to(things: Any, data: Mapping[str, Note], changed: set[int]) -> dict[
     return found
 
 
-def _child(obj: Any, hop: str, name: Any) -> Any:
-    """LookupError if there is none of that name."""
-    return {(kind, key): child for kind, key, child in named_children(obj)}[hop, name]
+def _follow(obj: Any, path: Path, *, create: bool = False) -> Any:
+    """The object at the end of a path. LookupError if there is none, or a container of another type.
 
-
-def _follow(obj: Any, path: Path) -> Any:
-    """The object at the end of a path; containers that are missing are created."""
+    A container that is missing in a dict counts as empty; with `create`, it is put there.
+    """
     for hop, name, container in path:
-        if hop == "key" and container is not None and name not in obj:
-            assign(obj, Updated([], [(name, container())]))
-        obj = _child(obj, hop, name)
+        children = {(kind, key): child for kind, key, child in named_children(obj)}
+        if (hop, name) not in children and hop == "key" and container is not None and isinstance(obj, dict):
+            children[hop, name] = container()
+            if create:
+                assign(obj, Updated([], [(name, children[hop, name])]))
+        obj = children[hop, name]
+        if container is not None and type(obj) is not container:
+            raise LookupError(name)
     return obj
 
 

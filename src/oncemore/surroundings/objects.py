@@ -1,8 +1,10 @@
-"""Global data: module globals, class attributes, closures, defaults, generators and caches that a step's code reaches.
+"""Objects that a step changes: its arguments, and global data.
 
-What the step reads of it is part of the node's identity (see identity/code/data.py). This module records what the step
-changes: objects changed in place, and names bound to other values. The names that it binds are known from its code. Those
-that it binds dynamically in a class or module (by `setattr`, `globals()`, `cls.x`) are found by comparing before and after.
+Arguments are changed in place: when the step is skipped, the caller's own objects are changed in the same way. Global data is
+module globals, class attributes, closures, defaults, generators and caches that a step's code reaches. What the step reads of
+it is part of the node's identity (see identity/code/data.py). This module records what the step changes: objects changed in
+place, and names bound to other values. The names that it binds are known from its code. Those that it binds dynamically in a
+class or module (by `setattr`, `globals()`, `cls.x`) are found by comparing before and after.
 """
 
 from __future__ import annotations
@@ -17,9 +19,32 @@ from ..codec import Naming, dumps
 from ..errors import CodecError
 from ..identity.code.classes import is_foreign_made
 from ..identity.code.data import ABSENT, Datum, Slot, in_class, in_mapping
-from . import SKIP, CallContext, Surrounding
+from ..identity.values import Digests
 from .mutable_types import DELTAS, Several, are_numbers
-from .references import Note, Roots, routes_to, walk_from
+from .protocol import SKIP, CallContext, Surrounding
+from .references import Contents, Note, Roots, routes_to, walk_from
+
+
+class Arguments(Surrounding):
+    name = "arguments"
+
+    def before(self, context: CallContext) -> dict[str, Note]:
+        note: dict[str, Note] = {}
+        for name in context.arguments:
+            objects = context.roots.add("argument", name)
+            if objects and context.options["mutates"] and name not in context.options["ignore"]:
+                note[name] = context.roots.note("argument", name, context.digests)
+        context.digests = None  # releases the objects that they keep alive
+        return note or SKIP
+
+    def after(self, context: CallContext, note: dict[str, Note]) -> dict[str, Contents] | None:
+        now = Digests()
+        found = {name: context.roots.changes("argument", name, before, now=now) for name, before in note.items()}
+        return {name: contents for name, contents in found.items() if contents is not None} or None
+
+    def restore(self, context: CallContext, effect: dict[str, Contents]) -> None:
+        for name, contents in effect.items():
+            context.roots.assign("argument", name, contents)
 
 
 class _Watched(NamedTuple):
@@ -104,13 +129,11 @@ class Globals(Surrounding):
             group.pending += [pending] if pending else []
         for name, contents in effect.get("changed", {}).items():
             context.roots.assign("global", name, contents)
-        for name, value in effect.get("bound", {}).items():
+        for name, value in {**effect.get("bound", {}), **dict.fromkeys(effect.get("unbound", ()), ABSENT)}.items():
             _slot(context, name).set(value)
         for name, difference in effect.get("added", {}).items():
             slot = _slot(context, name)
             slot.set(slot.get() + difference)
-        for name in effect.get("unbound", ()):
-            _slot(context, name).set(ABSENT)
         for space, names in effect.get("names", {}).items():
             owner = context.spaces[space]
             for name, value in names.items():
