@@ -9,10 +9,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..modules import loaded
-from .values import Digests
+
+if TYPE_CHECKING:
+    from .values import Digests
 
 _LONGEST = 60
 _MOST_PIECES = 50

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ...modules import is_project_file, is_project_module, module_of
 from ..values import digest
-from ..values.builtin_types import canonical_module
-from ..values.inert import INERT
+from ..values.builtin_types import INERT
+from ..values.parts import canonical_module
 from .bytecode_reads import rebinds
 from .data import ABSENT, Slot, in_cell, in_context
 from .syntax import class_text, hashed, own

@@ -32,13 +32,12 @@ from ...modules import (
     project_folder,
 )
 from .. import values
-from . import bytecode_reads, descriptions, dynamic_imports
-from .bytecode_reads import Import, Reads, reads
+from . import bytecode_reads, descriptions
+from .bytecode_reads import Import, Reads, files_named, reads
 from .classes import class_pieces, has_schema
-from .data import ABSENT, DATA, Datum, Slot, in_class, in_mapping, is_constant
-from .freshness import Watch
+from .data import ABSENT, DATA, Datum, Slot, Watch, in_class, in_mapping, is_constant
 from .statements import assigns
-from .syntax import UNREADABLE, hashed, own
+from .syntax import UNREADABLE, digest_of_file, hashed, own
 
 Space = dict[str, Any]
 Unit = FunctionType | type
@@ -588,14 +587,14 @@ class Walk:
 
     def _find_dynamic_modules(self) -> None:
         """Record modules that the code may load by computed names, and follow their imports."""
-        found = [file for package, text in sorted(self._texts) for file in dynamic_imports.files_named(text, package)]
+        found = [file for package, text in sorted(self._texts) for file in files_named(text, package)]
         self._texts.clear()
         while found:
             name, path = found.pop()
             part = f"module `{name}`"
             if part in self.records:
                 continue
-            digest, imports = dynamic_imports.content(path)
+            digest, imports = digest_of_file(path)
             self.records[part] = Record(digest, None)
             package = name if os.path.basename(path) == "__init__.py" else name.rpartition(".")[0]
             for module, level, member, _ in imports:
@@ -605,7 +604,7 @@ class Walk:
                     continue
                 known = self._spaces.get(full)
                 if known is None:
-                    found += dynamic_imports.files_named(f"{full}.{member}" if member else full, "")
+                    found += files_named(f"{full}.{member}" if member else full, "")
                 elif member is not None:
                     self.visit(known, member)
 
