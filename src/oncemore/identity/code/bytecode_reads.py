@@ -44,26 +44,23 @@ _CHAIN = re.compile(
 )
 
 
-# Names by which code introspects, and so reaches things it does not name.
-SUBCLASSES = frozenset(["__subclasses__"])
-DOCSTRINGS = frozenset(["__doc__"])
-SCHEMAS = frozenset(["model_json_schema", "models_json_schema", "schema_json"])  # pydantic's
-ANNOTATIONS = frozenset(
-    [
-        "__annotations__",
-        "__annotate__",
-        "__signature__",
-        "__dataclass_fields__",
-        "__attrs_attrs__",
-        "__required_keys__",
-        "__optional_keys__",
-        "__total__",
-    ]
-)
-MODULES = frozenset(["import_module", "iter_modules", "walk_packages", "run_module", "__import__", "sys.modules"])
-GLOBALS = frozenset(["__globals__", "f_globals", "globals", "eval", "exec"])
+# Names by which code introspects, and so reaches things it does not name: the names, and what they reveal.
+REVEALING = {
+    name: what
+    for what, names in {
+        "subclasses": "__subclasses__",
+        "docstrings": "__doc__",
+        "schemas": "model_json_schema models_json_schema schema_json",  # pydantic's
+        "annotations": """
+            __annotations__ __annotate__ __signature__ __dataclass_fields__ __attrs_attrs__ __required_keys__
+            __optional_keys__ __total__
+        """,
+        "modules": "import_module iter_modules walk_packages run_module __import__ sys.modules",
+        "globals": "__globals__ f_globals globals eval exec",
+    }.items()
+    for name in names.split()
+}
 _NOT_AS_ATTRIBUTES = frozenset(["globals", "eval", "exec"])  # `model.eval()` is something else
-_REVEALING = SUBCLASSES | DOCSTRINGS | SCHEMAS | ANNOTATIONS | MODULES | GLOBALS
 
 
 class Import(NamedTuple):
@@ -136,7 +133,7 @@ def reads(code: CodeType) -> Reads:
         frozenset(attributes),
         frozenset(stored),
         frozenset(assigned),
-        _REVEALING & (heads | (attributes - _NOT_AS_ATTRIBUTES) | named | dunders),
+        frozenset(REVEALING).intersection(heads | (attributes - _NOT_AS_ATTRIBUTES) | named | dunders),
         frozenset(texts),
     )
 

@@ -47,21 +47,6 @@ _INSIDE: dict[type, Callable[[Any], tuple[Any, ...]]] = {
 }
 
 
-def describe_root(walk: Walk, root: Any) -> None:
-    """Record the parts of the function, class or module that a walk starts from."""
-    if type(root) is FunctionType and is_project_unit(root):
-        walk.record("code", lambda: hashed("code", walk.scan(root)), root)
-        for name, value, slot in held(root):
-            listed = len(walk.data)
-            walk.record(name, lambda: walk.held("", value, slot), value)  # noqa: B023
-            if len(walk.data) > listed and is_data(value):
-                del walk.records[name]  # it is data, not code
-    elif isinstance(root, ModuleType):
-        walk.record("code", lambda: walk.module(root), root)
-    else:
-        walk.record("code", lambda: walk.token(root) if is_unit(root) else walk.describe(root), root)
-
-
 def is_data(value: object) -> bool:
     """Whether it is not code of any kind."""
     return not (is_unit(value) or isinstance(value, ModuleType) or callable(value))
