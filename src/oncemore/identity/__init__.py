@@ -111,9 +111,8 @@ class Identity:
         redact: Collection[str] = (),
     ) -> None:
         self.step = step
-        self._binder = Binder(function)
-        self.bind = self._binder.bind
-        self.names = self._binder.names
+        parameters = tuple(inspect.signature(function).parameters.values())
+        self.bind, self.names = _binder(parameters), tuple(each.name for each in parameters)
         keys: dict[str, Callable[[Any], object]] = {
             name: partial(file_identity, prefix=f"step {step}: inputs names {name!r}, which") for name in inputs
         }
@@ -136,7 +135,7 @@ class Identity:
         self.part_names = ["key"] if callable(key) else [f"argument `{name}`" for _, name, _ in self._relevant]
         self.plain = not (keys or ignore or callable(key))  # every argument is identified by its content
         named: dict[str, Any] = {**dict.fromkeys(inputs, INPUTS), **({WHOLE_KEY: key} if callable(key) else key or {})}
-        self.naming = CallNaming(function, step, self._binder.parameters, tuple(sorted(ignore)), named)
+        self.naming = CallNaming(function, step, parameters, tuple(sorted(ignore)), named)
         self._last: tuple[WalkResult | None, str] | None = None
         self._version = version
         self._function, self._module = function, ""
@@ -278,20 +277,12 @@ def code_of(digest: str) -> str:
 _STARS: dict[Any, str] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
 
 
-class Binder:
-    """`binder.bind(*args, **kwargs)` returns a tuple of all parameters' values, with defaults filled in.
+def _binder(parameters: Sequence[Parameter]) -> Callable[..., tuple[Any, ...]]:
+    """A function that returns a tuple of all parameters' values, with defaults filled in, however a call passes them.
 
     It is a lambda with the same signature, so that the interpreter does the binding: `inspect.Signature.bind` takes
     thirty times as long.
     """
-
-    def __init__(self, function: Callable[..., object]) -> None:
-        self.parameters = parameters = tuple(inspect.signature(function).parameters.values())
-        self.names = tuple(p.name for p in parameters)
-        self.bind: Callable[..., tuple[Any, ...]] = _compile(parameters)
-
-
-def _compile(parameters: Sequence[Parameter]) -> Callable[..., tuple[Any, ...]]:
     words: list[str] = []
     for i, p in enumerate(parameters):
         if p.kind == p.KEYWORD_ONLY and not any(q.kind in (p.VAR_POSITIONAL, p.KEYWORD_ONLY) for q in parameters[:i]):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from opcode import opmap
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from ...errors import FingerprintError
 from ...modules import is_project_file, is_project_module, module_of, name_of_namespace
@@ -20,11 +20,37 @@ from ..values.builtin_types import WHOLE
 from ..values.parts import Parts, canonical_module
 from .bytecode_reads import all_codes, instructions, reads
 from .data import ABSENT, Datum, Slot
-from .descriptions import held_by, namespace_of, space_of, without_step
+from .descriptions import HOLDERS, held_by, namespace_of, space_of, without_step
 from .syntax import UNREADABLE, class_text, hashed, own, read_source, steadily
 from .walk import Record, Walk, activate, active
 
 _RETRIES = 20  # while other threads change the data that is being hashed
+
+
+T = TypeVar("T")
+W = TypeVar("W", bound=Walk)
+
+
+def _retried(look: Callable[[], T]) -> T:
+    """Retry while other threads resize the dicts and sets that are being hashed."""
+    for _ in range(_RETRIES):
+        try:
+            return look()
+        except RecursionError:
+            raise
+        except RuntimeError:
+            continue
+    return look()
+
+
+def _completed(make: Callable[[frozenset[str], frozenset[str]], W]) -> W:
+    """Repeat a walk until it knows what the code assigns and introspects."""
+    walk = make(frozenset(), frozenset())
+    walk.run()
+    while walk.incomplete:
+        walk = make(frozenset(walk.stored), frozenset(walk.aware))
+        walk.run()
+    return walk
 
 
 class WalkResult:
@@ -43,20 +69,16 @@ class WalkResult:
 
     def data_digests(self) -> list[bytes]:
         """The digests of `data`, as it is now."""
-        if not self.data:
-            return []
-        for retries_left in range(_RETRIES, -1, -1):
-            found: list[bytes] = []
-            try:
-                with activate(self._walk):
-                    found.extend(datum.digest() for datum in self.data)
-                return found
-            except FingerprintError as error:
-                raise FingerprintError(error.kind, error.path, self.data[len(found)].name) from error
-            except RuntimeError as error:  # another thread may have resized a dict or set meanwhile
-                if not retries_left or isinstance(error, RecursionError):
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+        return _retried(self._data_digests) if self.data else []
+
+    def _data_digests(self) -> list[bytes]:
+        found: list[bytes] = []
+        try:
+            with activate(self._walk):
+                found.extend(datum.digest() for datum in self.data)
+        except FingerprintError as error:
+            raise FingerprintError(error.kind, error.path, self.data[len(found)].name) from error
+        return found
 
     def data_digest(self, digests: Sequence[bytes]) -> bytes:
         """One digest over these digests of the data and over library settings; empty if there are neither."""
@@ -116,12 +138,7 @@ class Code:
         """The result as of now: the same object for as long as the code is unchanged."""
         last = self._last
         if last is None or not last.is_current():
-            walk = Walk(self.root, self._deep)
-            walk.run()
-            while walk.incomplete:
-                walk = Walk(self.root, self._deep, frozenset(walk.stored), frozenset(walk.aware))
-                walk.run()
-            self._last = last = WalkResult(walk)
+            self._last = last = WalkResult(_completed(functools.partial(Walk, self.root, self._deep)))
         return last
 
 
@@ -176,9 +193,7 @@ def _identity_of(unit: FunctionType | type) -> bytes:
     kind = "class" if isinstance(unit, type) else "function"
     if by_name.get() and "<lambda>" not in unit.__qualname__:
         return hashed(kind, unit.__qualname__)
-    if walk is not None:
-        return hashed(kind, *own_name, walk.in_value(unit))
-    return hashed(kind, *own_name, _look_up(unit))
+    return hashed(kind, *own_name, _look_up(unit) if walk is None else walk.in_value(unit))
 
 
 def _look_up(unit: Any) -> bytes:
@@ -226,8 +241,9 @@ def _step(step: Any) -> Parts:
 
 
 WHOLE.update({"builtins.type": _class, "builtins.function": _function, "builtins.module": _module})
-WHOLE.update(dict.fromkeys(["numpy.ufunc", "_ctypes.CFuncPtr", "functools.KeyWrapper"], _holder))
-WHOLE.update(dict.fromkeys(["weakref.ReferenceType", "builtins.weakref"], _holder))  # since Python 3.11, before
+WHOLE.update(
+    dict.fromkeys([*HOLDERS, "weakref.ReferenceType", "builtins.weakref"], _holder)
+)  # since Python 3.11, before
 WHOLE.update(dict.fromkeys(["oncemore.step.Step", "oncemore.step.BoundStep"], _step))
 WHOLE["scipy._lib._ccallback.LowLevelCallable"] = lambda value: Parts(
     "low level callable", [value.function, value.user_data, value.signature]
@@ -265,24 +281,9 @@ class Block:
         self.targets: frozenset[str] = frozenset()
         self.function = frame.f_code.co_name
         if is_project_file(frame.f_code.co_filename):
-            walk = _walk(frame, items)
+            walk = _retried(lambda: _completed(functools.partial(_BlockWalk, frame, items)))
             self.data, self.unknown = walk.data, walk.unknown
             self.variables, self.targets = walk.variables, walk.named.targets
-
-
-def _walk(frame: FrameType, items: object) -> _BlockWalk:
-    for retries_left in range(_RETRIES, -1, -1):
-        try:
-            walk = _BlockWalk(frame, items)
-            walk.run()
-            while walk.incomplete:
-                walk = _BlockWalk(frame, items, frozenset(walk.stored), frozenset(walk.aware))
-                walk.run()
-            return walk
-        except RuntimeError as error:  # another thread may have resized a dict or set meanwhile
-            if not retries_left or isinstance(error, RecursionError):
-                raise
-    raise AssertionError("the last attempt returns or raises")
 
 
 class _BlockWalk(Walk):
@@ -292,8 +293,8 @@ class _BlockWalk(Walk):
         self,
         frame: FrameType,
         items: object,
-        rebound: frozenset[str] = frozenset(),
-        aware: frozenset[str] = frozenset(),
+        rebound: frozenset[str],
+        aware: frozenset[str],
     ) -> None:
         super().__init__(frame, True, rebound, aware)
         self._frame, self._items, self._root_space = frame, items, frame.f_globals

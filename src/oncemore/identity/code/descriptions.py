@@ -131,14 +131,14 @@ def step_part(walk: Walk, value: Any) -> bytes:
 
 # --- objects that hide functions ------------------------------------------------------------------------------------
 
-_HOLDERS = frozenset(["numpy.ufunc", "_ctypes.CFuncPtr", "functools.KeyWrapper"])
+HOLDERS = frozenset(["numpy.ufunc", "_ctypes.CFuncPtr", "functools.KeyWrapper"])
 
 
 def is_holder(value: object) -> bool:
     """Whether it is an object whose functions only the garbage collector can find, or a weak reference."""
     lineage = type(value).__mro__
     return weakref.ReferenceType in lineage or any(
-        f"{module_of(each)}.{each.__qualname__}" in _HOLDERS for each in lineage
+        f"{module_of(each)}.{each.__qualname__}" in HOLDERS for each in lineage
     )
 
 

@@ -101,9 +101,7 @@ class Walk:
     how everything is described: if a walk finds more than it was given, it is `incomplete` and must be repeated.
     """
 
-    def __init__(
-        self, root: Any, deep: bool, rebound: frozenset[str] = frozenset(), aware: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, root: Any, deep: bool, rebound: frozenset[str], aware: frozenset[str]) -> None:
         self._root = root
         self._root_space = descriptions.space_of(root)
         self._deep = deep
