@@ -10,12 +10,14 @@ import os
 import random
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def loaded(name: str) -> Any:
@@ -46,6 +48,21 @@ def of_class(kind: type, name: str) -> Any:
         if name in vars(base):
             return vars(base)[name]
     return None
+
+
+def once_per_type(function: Callable[[type], T]) -> Callable[[type], T]:
+    """Cache a function of types."""
+    known: dict[int, tuple[type, T]] = {}  # by id, because a metaclass may define equality
+
+    def cached(kind: type) -> T:
+        found = known.get(id(kind))
+        if found is None:
+            if len(known) > 4096:  # the program keeps making classes
+                known.clear()
+            found = known[id(kind)] = kind, function(kind)
+        return found[1]
+
+    return cached
 
 
 def global_generators() -> dict[str, Any]:

@@ -12,8 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from oncemore.identity import values
-from oncemore.identity.values import digest
-from oncemore.identity.values.cycles import colours
+from oncemore.identity.values import colours, digest
 
 scalars = st.one_of(
     st.none(),

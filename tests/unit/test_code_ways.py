@@ -1051,6 +1051,11 @@ COUNTS = {
         F = functools.partial(add, n=<<1|2>>)
         def step(): return F()
     """,
+    "a partial of a lambda with an argument that can change": """
+        import functools
+        F = functools.partial(lambda n, seen: <<1|2>>, seen=[])
+        def step(): return F(1)
+    """,
     "a partial of a lambda": """
         import functools
         F = functools.partial(lambda n: <<1|2>>, 1)

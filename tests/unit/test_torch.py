@@ -9,7 +9,7 @@ import pytest
 
 from oncemore import CheckpointWarning, Run, checkpointed, current_run
 from oncemore.errors import FingerprintError
-from oncemore.identity.values import arrays, digest
+from oncemore.identity.values import data_libraries, digest
 from oncemore.modules import loaded
 from tests.processes import Script
 from tests.unit.again import effects, scope, skipped_alike, twice
@@ -238,5 +238,5 @@ def test_such_a_tensor_may_be_an_ignored_argument() -> None:
 def test_without_numpy_a_tensor_has_the_same_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = [torch.rand(3, 2), torch.tensor(2.5, dtype=torch.bfloat16), torch.empty(0), torch.tensor([True, False])]
     expected = [digest(tensor) for tensor in tensors]
-    monkeypatch.setattr(arrays, "loaded", lambda name: loaded(name) if name == "torch" else None)
+    monkeypatch.setattr(data_libraries, "loaded", lambda name: loaded(name) if name == "torch" else None)
     assert [digest(tensor) for tensor in tensors] == expected

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import Parameter
 from types import ModuleType
 from typing import Any, Literal, Union
 
 from ..errors import FingerprintError, UsageError
-from .binding import Binder
 from .calls import INPUTS, WHOLE_KEY, CallIdentity, CallNaming
 from .code import Code, WalkResult, code_in_values, module_name
 from .code.data import Datum
@@ -110,9 +111,8 @@ class Identity:
         redact: Collection[str] = (),
     ) -> None:
         self.step = step
-        self._binder = Binder(function)
-        self.bind = self._binder.bind
-        self.names = self._binder.names
+        parameters = tuple(inspect.signature(function).parameters.values())
+        self.bind, self.names = _binder(parameters), tuple(each.name for each in parameters)
         keys: dict[str, Callable[[Any], object]] = {
             name: partial(file_identity, prefix=f"step {step}: inputs names {name!r}, which") for name in inputs
         }
@@ -135,7 +135,7 @@ class Identity:
         self.part_names = ["key"] if callable(key) else [f"argument `{name}`" for _, name, _ in self._relevant]
         self.plain = not (keys or ignore or callable(key))  # every argument is identified by its content
         named: dict[str, Any] = {**dict.fromkeys(inputs, INPUTS), **({WHOLE_KEY: key} if callable(key) else key or {})}
-        self.naming = CallNaming(function, step, self._binder.parameters, tuple(sorted(ignore)), named)
+        self.naming = CallNaming(function, step, parameters, tuple(sorted(ignore)), named)
         self._last: tuple[WalkResult | None, str] | None = None
         self._version = version
         self._function, self._module = function, ""
@@ -272,3 +272,31 @@ def _unused(name: str, taken: Collection[str]) -> str:
 def code_of(digest: str) -> str:
     """The code's share of a `Behaviour.digest`, without that of the data."""
     return digest.partition(DATA)[0]
+
+
+_STARS: dict[Any, str] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
+
+
+def _binder(parameters: Sequence[Parameter]) -> Callable[..., tuple[Any, ...]]:
+    """A function that returns a tuple of all parameters' values, with defaults filled in, however a call passes them.
+
+    It is a lambda with the same signature, so that the interpreter does the binding: `inspect.Signature.bind` takes
+    thirty times as long.
+    """
+    words: list[str] = []
+    for i, p in enumerate(parameters):
+        if p.kind == p.KEYWORD_ONLY and not any(q.kind in (p.VAR_POSITIONAL, p.KEYWORD_ONLY) for q in parameters[:i]):
+            words.append("*")
+        words.append(_STARS.get(p.kind, "") + p.name + ("" if p.default is p.empty else "=None"))
+        following = parameters[i + 1].kind if i + 1 < len(parameters) else None
+        if p.kind == p.POSITIONAL_ONLY and following != p.POSITIONAL_ONLY:
+            words.append("/")
+    values = "".join(f"{p.name}," for p in parameters)
+    source = f"lambda {', '.join(words)}: ({values})"  # the names are a real signature's
+    # Compiled first: if Ctrl-C interrupts eval() of a string, Python exits as if killed, even if the exception is caught.
+    binder = eval(compile(source, "<parameters>", "eval"))
+    given = [p for p in parameters if p.default is not p.empty]
+    binder.__defaults__ = tuple(p.default for p in given if p.kind != p.KEYWORD_ONLY)
+    binder.__kwdefaults__ = {p.name: p.default for p in given if p.kind == p.KEYWORD_ONLY}
+    bound: Callable[..., tuple[Any, ...]] = binder
+    return bound

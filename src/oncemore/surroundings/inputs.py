@@ -282,7 +282,7 @@ def _event(name: Any, *, read: bool = False, opened: bool = True, write: bool = 
 def _is_ours() -> bool:
     """Whether oncemore or its store opens the file. `File.open` is called by the user."""
     name = str(sys._getframe(4).f_globals.get("__name__", ""))
-    return name.partition(".")[0] in (_PACKAGE, "diskcache") and name != f"{_PACKAGE}.file"
+    return name.partition(".")[0] in (_PACKAGE, "diskcache") and name != File.__module__
 
 
 def _data_path(name: Any) -> str | None:

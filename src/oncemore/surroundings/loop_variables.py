@@ -13,7 +13,7 @@ from typing import Any
 
 from ..codec import dumps
 from ..errors import CodecError, FingerprintError, warn
-from ..identity.code.block import Block
+from ..identity.code import Block
 from ..identity.code.data import ABSENT, Datum
 from ..identity.code.descriptions import is_data
 from ..identity.values import Digests

@@ -18,11 +18,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ..files import File, FileChange
 from ..identity.values import Digests, identity, iterators
-from ..identity.values.builtin_types import ATTRS_HASH, counter_at, is_refused, layout_of
-from ..identity.values.inert import category, once_per_type
+from ..identity.values.builtin_types import category, counter_at, is_mock, is_refused, memory_of
 from ..identity.values.objects import is_its_attributes
-from ..identity.values.opaque import is_mock, memory_of
-from ..modules import global_generator, loaded, module_of
+from ..identity.values.parts import ATTRS_HASH, layout_of
+from ..modules import global_generator, loaded, module_of, once_per_type
 
 ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented)))
 # Immutable types, by name: most programs never import them.
@@ -621,7 +620,7 @@ def _assign_bits_state(bits: Any, content: tuple[Any, Any]) -> None:
         bits.state = state
 
 
-# -- content outside the Python object, see identity/values/opaque.py
+# -- content outside the Python object, see identity/values/builtin_types.py
 
 
 def _assign_memory(obj: Any, content: bytes) -> None:

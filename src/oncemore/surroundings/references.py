@@ -19,7 +19,7 @@ from blake3 import blake3
 from ..codec import dumps, loads
 from ..errors import CodecError
 from ..identity.values import Digests
-from ..identity.values.inert import category
+from ..identity.values.builtin_types import category
 from ..modules import loaded
 from .mutable_types import ATOMS, DELTAS, FILLABLE, Updated, mutator_of, named_children, role
 

@@ -29,8 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from ..identity.code.lazy import filled
-from ..identity.code.statements import GENERATORS, Statement, binding, makes_generator, unseeded_by
+from ..identity.code.statements import GENERATORS, Statement, binding, filled, makes_generator, unseeded_by
 from ..identity.values import digest, identity
 from ..modules import canonical_name, is_project_module, loaded, module_of
 from .mutable_types import mutator_of, same_state

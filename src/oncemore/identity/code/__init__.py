@@ -2,24 +2,55 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from functools import cached_property
-from types import FunctionType, MethodType, ModuleType
-from typing import Any, Literal
+from opcode import opmap
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from ...errors import FingerprintError
 from ...modules import is_project_file, is_project_module, module_of, name_of_namespace
 from .. import library_settings
 from ..display import Part, is_secret, masked, short
-from ..values.builtin_types import WHOLE, Parts, canonical_module
-from .descriptions import held_by, namespace_of, space_of, without_step
-from .syntax import class_text, hashed, own
+from ..values.builtin_types import WHOLE
+from ..values.parts import Parts, canonical_module
+from .bytecode_reads import all_codes, instructions, reads
+from .data import ABSENT, Datum, Slot
+from .descriptions import HOLDERS, held_by, namespace_of, space_of, without_step
+from .syntax import UNREADABLE, class_text, hashed, own, read_source, steadily
 from .walk import Record, Walk, activate, active
 
 _RETRIES = 20  # while other threads change the data that is being hashed
+
+
+T = TypeVar("T")
+W = TypeVar("W", bound=Walk)
+
+
+def _retried(look: Callable[[], T]) -> T:
+    """Retry while other threads resize the dicts and sets that are being hashed."""
+    for _ in range(_RETRIES):
+        try:
+            return look()
+        except RecursionError:
+            raise
+        except RuntimeError:
+            continue
+    return look()
+
+
+def _completed(make: Callable[[frozenset[str], frozenset[str]], W]) -> W:
+    """Repeat a walk until it knows what the code assigns and introspects."""
+    walk = make(frozenset(), frozenset())
+    walk.run()
+    while walk.incomplete:
+        walk = make(frozenset(walk.stored), frozenset(walk.aware))
+        walk.run()
+    return walk
 
 
 class WalkResult:
@@ -38,20 +69,16 @@ class WalkResult:
 
     def data_digests(self) -> list[bytes]:
         """The digests of `data`, as it is now."""
-        if not self.data:
-            return []
-        for retries_left in range(_RETRIES, -1, -1):
-            found: list[bytes] = []
-            try:
-                with activate(self._walk):
-                    found.extend(datum.digest() for datum in self.data)
-                return found
-            except FingerprintError as error:
-                raise FingerprintError(error.kind, error.path, self.data[len(found)].name) from error
-            except RuntimeError as error:  # another thread may have resized a dict or set meanwhile
-                if not retries_left or isinstance(error, RecursionError):
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+        return _retried(self._data_digests) if self.data else []
+
+    def _data_digests(self) -> list[bytes]:
+        found: list[bytes] = []
+        try:
+            with activate(self._walk):
+                found.extend(datum.digest() for datum in self.data)
+        except FingerprintError as error:
+            raise FingerprintError(error.kind, error.path, self.data[len(found)].name) from error
+        return found
 
     def data_digest(self, digests: Sequence[bytes]) -> bytes:
         """One digest over these digests of the data and over library settings; empty if there are neither."""
@@ -68,7 +95,7 @@ class WalkResult:
         known, self.digests = len(self._walk.units_in_values), self.data_digests()
         return len(self._walk.units_in_values) == known  # else the data leads to other functions or classes now
 
-    @cached_property
+    @functools.cached_property
     def parts(self) -> dict[str, Part]:
         return {name: _part(name, record) for name, record in self._records.items()}
 
@@ -77,7 +104,7 @@ class WalkResult:
         found = {d.name: Part(found.hex(), shown=d.shown) for d, found in zip(self.data, digests)}
         return {**found, **library_settings.parts(self._walk.foreign)} if self._has_settings else found
 
-    @cached_property
+    @functools.cached_property
     def packages(self) -> dict[str, str]:
         return _versions(self._walk.foreign.difference(sys.stdlib_module_names))
 
@@ -111,12 +138,7 @@ class Code:
         """The result as of now: the same object for as long as the code is unchanged."""
         last = self._last
         if last is None or not last.is_current():
-            walk = Walk(self.root, self._deep)
-            walk.run()
-            while walk.incomplete:
-                walk = Walk(self.root, self._deep, frozenset(walk.stored), frozenset(walk.aware))
-                walk.run()
-            self._last = last = WalkResult(walk)
+            self._last = last = WalkResult(_completed(functools.partial(Walk, self.root, self._deep)))
         return last
 
 
@@ -171,9 +193,7 @@ def _identity_of(unit: FunctionType | type) -> bytes:
     kind = "class" if isinstance(unit, type) else "function"
     if by_name.get() and "<lambda>" not in unit.__qualname__:
         return hashed(kind, unit.__qualname__)
-    if walk is not None:
-        return hashed(kind, *own_name, walk.in_value(unit))
-    return hashed(kind, *own_name, _look_up(unit))
+    return hashed(kind, *own_name, _look_up(unit) if walk is None else walk.in_value(unit))
 
 
 def _look_up(unit: Any) -> bytes:
@@ -221,8 +241,9 @@ def _step(step: Any) -> Parts:
 
 
 WHOLE.update({"builtins.type": _class, "builtins.function": _function, "builtins.module": _module})
-WHOLE.update(dict.fromkeys(["numpy.ufunc", "_ctypes.CFuncPtr", "functools.KeyWrapper"], _holder))
-WHOLE.update(dict.fromkeys(["weakref.ReferenceType", "builtins.weakref"], _holder))  # since Python 3.11, before
+WHOLE.update(
+    dict.fromkeys([*HOLDERS, "weakref.ReferenceType", "builtins.weakref"], _holder)
+)  # since Python 3.11, before
 WHOLE.update(dict.fromkeys(["oncemore.step.Step", "oncemore.step.BoundStep"], _step))
 WHOLE["scipy._lib._ccallback.LowLevelCallable"] = lambda value: Parts(
     "low level callable", [value.function, value.user_data, value.signature]
@@ -230,6 +251,109 @@ WHOLE["scipy._lib._ccallback.LowLevelCallable"] = lambda value: Parts(
 WHOLE["pydantic.type_adapter.TypeAdapter"] = lambda value: Parts("type adapter", [value._type, value._config])
 for _kind in ("WeakValueDictionary", "WeakKeyDictionary"):
     WHOLE[f"weakref.{_kind}"] = lambda value: Parts("weak dict", [type(value), dict(value)])
+
+# --- the data that a loop reaches -------------------------------------------------------------------------------------
+
+
+_OPTIMIZED = 1  # CPython's flag for code whose local variables are not in a dict
+_BINDING = {opmap[name] for name in ("STORE_NAME", "DELETE_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")}
+
+
+class _Statement(NamedTuple):
+    """The names in a `for` statement: all, those that it binds, and those between `for` and `in`."""
+
+    names: frozenset[str]
+    bound: frozenset[str]
+    targets: frozenset[str]
+
+
+class Block:
+    """The data that a loop reaches, by names that are the same in every process.
+
+    `unknown` maps data that has no identity, such as an iterator, to its type. `variables` are the local variables that
+    the statement names, `targets` those between `for` and `in`.
+    """
+
+    def __init__(self, frame: FrameType, items: object) -> None:
+        self.data: dict[str, Datum] = {}
+        self.unknown: dict[str, str] = {}
+        self.variables: dict[str, Any] = {}
+        self.targets: frozenset[str] = frozenset()
+        self.function = frame.f_code.co_name
+        if is_project_file(frame.f_code.co_filename):
+            walk = _retried(lambda: _completed(functools.partial(_BlockWalk, frame, items)))
+            self.data, self.unknown = walk.data, walk.unknown
+            self.variables, self.targets = walk.variables, walk.named.targets
+
+
+class _BlockWalk(Walk):
+    """The walk from a statement in a frame. The items that the loop iterates over are left out."""
+
+    def __init__(
+        self,
+        frame: FrameType,
+        items: object,
+        rebound: frozenset[str],
+        aware: frozenset[str],
+    ) -> None:
+        super().__init__(frame, True, rebound, aware)
+        self._frame, self._items, self._root_space = frame, items, frame.f_globals
+        self.unknown: dict[str, str] = {}
+        code = frame.f_code
+        self.named = _statement(code, frame.f_lineno, read_source(code.co_filename, frame.f_globals) or b"")
+        local = {*code.co_varnames, *code.co_cellvars, *code.co_freevars} if code.co_flags & _OPTIMIZED else set[str]()
+        values = frame.f_locals
+        self.variables = {name: values.get(name, ABSENT) for name in sorted(local & self.named.names)}
+
+    def start(self) -> None:
+        space, found = self._frame.f_globals, reads(self._frame.f_code)
+        self.stored |= found.stored | self.named.bound
+        self._attributes |= found.attributes
+        for name in self.named.bound - self.variables.keys():
+            self.visit(space, name)
+        for chain in found.chains:
+            if chain[0] in self.named.names and chain[0] not in self.variables:
+                self._follow(space, chain, True)
+        for name, value in self.variables.items():
+            if value is not ABSENT:
+                self.describe_at(f"local variable `{name}`", value)
+
+    def add_data(self, value: object, slot: Slot | None) -> None:
+        if value is self._items:
+            return
+        name = " ".join(self._trail)
+        try:
+            super().add_data(value, slot)
+        except FingerprintError as error:
+            self.unknown[name] = error.kind
+            self.data = {name: datum for name, datum in self.data.items() if datum.value is not value}
+
+
+@functools.lru_cache(maxsize=32)
+def _statement(code: CodeType, line: int, text: bytes) -> _Statement:
+    """The names in the innermost `for` statement that begins at the line."""
+    everything = frozenset([*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars])
+    bound = frozenset(code.co_names[i] for operation, i in instructions(code) if operation in _BINDING)
+    try:
+        tree = steadily(lambda: ast.parse(text, code.co_filename))
+        compiled = steadily(lambda: compile(text, code.co_filename, "exec", dont_inherit=True))
+    except UNREADABLE:
+        return _Statement(everything, bound, frozenset())
+    found = [node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.AsyncFor)) and _begins(node, line)]
+    if not found or code not in all_codes(compiled):  # edited since it was loaded, or `iter(run.loop(...))`
+        return _Statement(everything, bound, frozenset())
+    node = found[-1]
+    parts = [node.target, *node.body, *node.orelse]
+    names = [each for part in parts for each in ast.walk(part) if isinstance(each, ast.Name)]
+    return _Statement(
+        frozenset(each.id for each in names),
+        frozenset(each.id for each in names if not isinstance(each.ctx, ast.Load)),
+        frozenset(each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)),
+    )
+
+
+def _begins(node: ast.For | ast.AsyncFor, line: int) -> bool:
+    return node.iter.lineno <= line <= (node.iter.end_lineno or line)
 
 
 # --- display --------------------------------------------------------------------------------------------------------

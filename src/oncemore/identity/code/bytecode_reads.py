@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from importlib.machinery import ModuleSpec, PathFinder
 from opcode import hasconst, opmap
 from types import CodeType
 from typing import NamedTuple
+
+from ...modules import is_project_file
 
 _CACHE = opmap.get("CACHE", -1)
 _EXTENDED = opmap["EXTENDED_ARG"]
@@ -40,26 +44,23 @@ _CHAIN = re.compile(
 )
 
 
-# Names by which code introspects, and so reaches things it does not name.
-SUBCLASSES = frozenset(["__subclasses__"])
-DOCSTRINGS = frozenset(["__doc__"])
-SCHEMAS = frozenset(["model_json_schema", "models_json_schema", "schema_json"])  # pydantic's
-ANNOTATIONS = frozenset(
-    [
-        "__annotations__",
-        "__annotate__",
-        "__signature__",
-        "__dataclass_fields__",
-        "__attrs_attrs__",
-        "__required_keys__",
-        "__optional_keys__",
-        "__total__",
-    ]
-)
-MODULES = frozenset(["import_module", "iter_modules", "walk_packages", "run_module", "__import__", "sys.modules"])
-GLOBALS = frozenset(["__globals__", "f_globals", "globals", "eval", "exec"])
+# Names by which code introspects, and so reaches things it does not name: the names, and what they reveal.
+REVEALING = {
+    name: what
+    for what, names in {
+        "subclasses": "__subclasses__",
+        "docstrings": "__doc__",
+        "schemas": "model_json_schema models_json_schema schema_json",  # pydantic's
+        "annotations": """
+            __annotations__ __annotate__ __signature__ __dataclass_fields__ __attrs_attrs__ __required_keys__
+            __optional_keys__ __total__
+        """,
+        "modules": "import_module iter_modules walk_packages run_module __import__ sys.modules",
+        "globals": "__globals__ f_globals globals eval exec",
+    }.items()
+    for name in names.split()
+}
 _NOT_AS_ATTRIBUTES = frozenset(["globals", "eval", "exec"])  # `model.eval()` is something else
-_REVEALING = SUBCLASSES | DOCSTRINGS | SCHEMAS | ANNOTATIONS | MODULES | GLOBALS
 
 
 class Import(NamedTuple):
@@ -132,7 +133,7 @@ def reads(code: CodeType) -> Reads:
         frozenset(attributes),
         frozenset(stored),
         frozenset(assigned),
-        _REVEALING & (heads | (attributes - _NOT_AS_ATTRIBUTES) | named | dunders),
+        frozenset(REVEALING).intersection(heads | (attributes - _NOT_AS_ATTRIBUTES) | named | dunders),
         frozenset(texts),
     )
 
@@ -198,3 +199,65 @@ def instructions(code: CodeType) -> Iterator[tuple[int, int]]:
             continue
         yield operation, high | raw[i + 1]
         high = 0
+
+
+# --- modules loaded by computed names ---------------------------------------------------------------------------------
+
+
+_NAME = re.compile(r"(\.*)((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)?(\.?)(?=$|:|\{|%)")
+_MOST = 1000  # files of one package
+
+
+def files_named(text: str, package: str) -> Iterator[tuple[str, str]]:
+    """The project modules that a string may name, with their files: one module, or all in a package (`plugins.`)."""
+    found = _NAME.match(text)
+    if found is None or not found[0]:
+        return
+    dots, name, more = found[1], found[2] or "", found[3] or (found[1] and not found[2])
+    if dots:
+        around = package.split(".") if package else []
+        name = ".".join([*around[: len(around) - len(dots) + 1], *([name] if name else [])])
+    spec = _spec(name) if name else None
+    if spec is None:
+        return
+    if spec.origin is not None and spec.has_location:
+        yield spec.name, spec.origin
+    if more and spec.name == name:
+        yield from _inside(spec)
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    """The module with that name, or the nearest package (the rest may be attributes). Nothing is loaded."""
+    if name.partition(".")[0] in sys.stdlib_module_names:
+        return None
+    found: ModuleSpec | None = None
+    path: list[str] | None = None
+    words = name.split(".")
+    for count in range(1, len(words) + 1):
+        try:
+            spec = PathFinder.find_spec(".".join(words[:count]), path)
+            path = None if spec is None else list(spec.submodule_search_locations or ())
+        except (ImportError, KeyError, ValueError):  # a namespace package inside a package that is not loaded
+            break
+        if spec is None:
+            break
+        files = [spec.origin] if spec.has_location and spec.origin else [os.path.join(p, "x.py") for p in path or ()]
+        if not any(map(is_project_file, files)):
+            return None
+        found = spec
+        if not path:
+            break
+    return found
+
+
+def _inside(spec: ModuleSpec) -> Iterator[tuple[str, str]]:
+    left = _MOST
+    for root in sorted(spec.submodule_search_locations or ()):
+        for folder, folders, files in os.walk(root):
+            folders[:] = sorted(each for each in folders if each.isidentifier() and each != "__pycache__")
+            words = [spec.name, *os.path.relpath(folder, root).split(os.sep)]
+            for file in sorted(files):
+                stem, ending = os.path.splitext(file)
+                if ending == ".py" and left > 0:
+                    left -= 1
+                    yield ".".join(w for w in (*words, stem) if w not in (".", "__init__")), os.path.join(folder, file)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ...modules import is_project_file, is_project_module, module_of
 from ..values import digest
-from ..values.builtin_types import canonical_module
-from ..values.inert import INERT
+from ..values.builtin_types import INERT
+from ..values.parts import canonical_module
 from .bytecode_reads import rebinds
 from .data import ABSENT, Slot, in_cell, in_context
 from .syntax import class_text, hashed, own
@@ -45,21 +45,6 @@ _INSIDE: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     functools.partialmethod: lambda v: (v.func, v.args, v.keywords),
     functools.singledispatchmethod: lambda v: (v.func, v.dispatcher),
 }
-
-
-def describe_root(walk: Walk, root: Any) -> None:
-    """Record the parts of the function, class or module that a walk starts from."""
-    if type(root) is FunctionType and is_project_unit(root):
-        walk.record("code", lambda: hashed("code", walk.scan(root)), root)
-        for name, value, slot in held(root):
-            listed = len(walk.data)
-            walk.record(name, lambda: walk.held("", value, slot), value)  # noqa: B023
-            if len(walk.data) > listed and is_data(value):
-                del walk.records[name]  # it is data, not code
-    elif isinstance(root, ModuleType):
-        walk.record("code", lambda: walk.module(root), root)
-    else:
-        walk.record("code", lambda: walk.token(root) if is_unit(root) else walk.describe(root), root)
 
 
 def is_data(value: object) -> bool:
@@ -146,14 +131,14 @@ def step_part(walk: Walk, value: Any) -> bytes:
 
 # --- objects that hide functions ------------------------------------------------------------------------------------
 
-_HOLDERS = frozenset(["numpy.ufunc", "_ctypes.CFuncPtr", "functools.KeyWrapper"])
+HOLDERS = frozenset(["numpy.ufunc", "_ctypes.CFuncPtr", "functools.KeyWrapper"])
 
 
 def is_holder(value: object) -> bool:
     """Whether it is an object whose functions only the garbage collector can find, or a weak reference."""
     lineage = type(value).__mro__
     return weakref.ReferenceType in lineage or any(
-        f"{module_of(each)}.{each.__qualname__}" in _HOLDERS for each in lineage
+        f"{module_of(each)}.{each.__qualname__}" in HOLDERS for each in lineage
     )
 
 

@@ -7,62 +7,46 @@ step in it is decorated, which happens while it is being loaded, or else at the 
 from __future__ import annotations
 
 import ast
-import copy
 import functools
 import inspect
 import linecache
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import resolve_name
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any, NamedTuple, TypeAlias
 
-from ..display import is_secret
+from ...modules import is_project_module, module_of, once_per_type
+from ..display import is_secret, statement_text
+from .bytecode_reads import reads
 from .syntax import UNREADABLE, digest_of_tree, hashed, read_source, steadily
 
-_LONGEST = 200
 _MOST_IMPORTS = 20  # imports of imports that are followed
 # Constructors that draw a seed from the system unless they are given one.
 GENERATORS = frozenset(
     ["Random", "RandomState", "default_rng", "SeedSequence", "MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"]
 )
-_KEY = re.compile(  # well-known prefixes of API keys, or a long word with both letters and digits
-    r"\b(sk|pk|rk|hf|ghp|gho|ghs|github_pat|glpat|xox[abeprs])[-_][\w-]{8,}|\b(AKIA|ASIA|AIza|ya29|eyJ)[\w.-]{8,}|-----BEGIN "
-    r"|(?<![A-Za-z\d+=])(?=[A-Za-z+=]*\d)(?=[\d+=]*[A-Za-z])[A-Za-z\d+=]{16,}"
-)
-_IN_URL = re.compile(r"(://[^/\s:@]*:)([^/\s@]+)(?=@)")
-_SETTING = re.compile(r"(?P<name>\w+)(?P<sign>\s*[=:]\s*)(?!//)(?P<value>[^&;,\s]+)")
-_BEARER = re.compile(r"\b(Bearer|Basic|Token)(\s+)(\S+)", re.IGNORECASE)
-_AUTH_CALL = re.compile(r"auth|login|credential|passw|secret|token|api_?key", re.IGNORECASE)
 
 
 class Statement(NamedTuple):
-    """All statements that may have bound a global.
+    """One or all of the statements that may have bound a global.
 
-    `text` is for people and has no secrets. `unseeded`: it creates a random generator without a seed. `names` are the
-    globals it reads. `when_needed`: it is inside a function that first checks for an existing value.
+    `text` is for people and has no secrets. `names` are the globals it reads. `seeds` has the names that seed each random
+    generator that it creates (see `unseeded_by`); `unseeded`: one of them has no seed. `when_needed`: it is inside a
+    function that first checks for an existing value.
     """
 
     digest: bytes
     text: str
     line: int
-    unseeded: bool
-    names: frozenset[str]
-    when_needed: bool = False
-
-
-class _Binding(NamedTuple):
-    """One statement that may have bound a name. `seeds` has the names that seed each generator in it (see `unseeded_by`)."""
-
-    digest: bytes
-    text: str
-    line: int
-    seeds: tuple[frozenset[str], ...]
     names: frozenset[str]
     when_needed: bool
+    seeds: tuple[frozenset[str], ...]
+    unseeded: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +94,7 @@ def note(space: Mapping[str, Any]) -> None:
 def binding(space: Mapping[str, Any], name: str) -> Statement | None:
     """The statement that binds a global (`client`), or an attribute of a class (`Config.client`), if there is one."""
     for _ in range(_MOST_IMPORTS):
-        found: list[_Binding] | _Imported | None = None
+        found: list[Statement] | _Imported | None = None
         for text in _sources(space):
             found = _bindings(text, name)
             if found is not None:
@@ -131,14 +115,16 @@ def assigns(space: Mapping[str, Any], target: str) -> bool:
     return any(re.search(pattern, text) for text in _sources(space) if target.encode() in text)
 
 
-def _statement(found: list[_Binding], space: Mapping[str, Any]) -> Statement:
+def _statement(found: list[Statement], space: Mapping[str, Any]) -> Statement:
+    seeds = tuple(each for statement in found for each in statement.seeds)
     return Statement(
         hashed("statement", *[each.digest for each in found]),
         "; ".join(each.text for each in found),
         found[-1].line,
-        any(all(space.get(seed, seed) is None for seed in seeds) for each in found for seeds in each.seeds),
         frozenset(name for each in found for name in each.names if name in space),
         any(each.when_needed for each in found),
+        seeds,
+        any(all(space.get(seed, seed) is None for seed in each) for each in seeds),
     )
 
 
@@ -194,7 +180,7 @@ def _parsed(text: bytes) -> ast.Module | None:
 
 
 @functools.lru_cache(maxsize=5000)
-def _bindings(text: bytes, name: str) -> list[_Binding] | _Imported | None:
+def _bindings(text: bytes, name: str) -> list[Statement] | _Imported | None:
     """The statements that may have bound the name, in source order; None if there are none."""
     tree = _parsed(text)
     *classes, last = name.split(".")
@@ -239,37 +225,29 @@ def _in_body(body: Sequence[ast.stmt], name: str) -> tuple[list[_RawBinding], bo
 def _in_statement(node: Any, name: str) -> tuple[list[_RawBinding], bool]:
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [], node.name == name
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return _in_import(node, name)
+    branches = [getattr(node, field, ()) for field in ("body", "orelse", "finalbody")]
+    branches += [each.body for each in (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))]
+    if isinstance(node, ast.Expr) or not any(branches):
+        found, surely = _in_assignment(node, name)
+        return (found if surely else [*found, *_in_expressions([node], name)]), surely
+    inside = [_in_body(branch, name) for branch in branches]
+    found = [each for here, _ in inside for each in here]
     if isinstance(node, (ast.With, ast.AsyncWith)):
-        found, surely = _in_body(node.body, name)
+        surely = inside[0][1]
         for item in () if surely else node.items:
             if item.optional_vars is not None and _position(item.optional_vars, name) is not None:
                 kind = f"with {_shape(item.optional_vars, name)}"
                 return [*found, _RawBinding(node.lineno, kind, [item.context_expr], f"with {{}} as {name}")], True
         return found, surely
-    branches = [getattr(node, field, ()) for field in ("body", "orelse", "finalbody")]
-    branches += [each.body for each in (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))]
-    if not isinstance(node, ast.Expr) and any(branches):
-        return _in_branches(node, branches, name)
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return _in_import(node, name)
-    found, surely = _in_assignment(node, name)
-    return (found if surely else [*found, *_in_expressions([node], name)]), surely
-
-
-def _in_branches(node: Any, branches: list[Any], name: str) -> tuple[list[_RawBinding], bool]:
-    found: list[_RawBinding] = []
-    sure: list[bool] = []
-    for branch in branches:
-        here, surely = _in_body(branch, name)
-        found += here
-        sure.append(surely)
     heads = [head for field in ("test", "iter", "subject") if (head := getattr(node, field, None)) is not None]
     if isinstance(node, (ast.For, ast.AsyncFor)) and _position(node.target, name) is not None:
         kind = f"for {_shape(node.target, name)}"
         found.append(_RawBinding(node.lineno, kind, [node.iter], f"for {name} in {{}}"))
     found += _in_expressions(heads, name)
-    found = [each._replace(heads=[*heads, *each.heads]) for each in found]
-    return found, isinstance(node, ast.If) and all(sure[:2])
+    surely = isinstance(node, ast.If) and all(sure for _, sure in inside[:2])
+    return [each._replace(heads=[*heads, *each.heads]) for each in found], surely
 
 
 def _in_expressions(nodes: Sequence[ast.AST], name: str) -> list[_RawBinding]:
@@ -367,23 +345,17 @@ def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
 # --- describing a statement -----------------------------------------------------------------------------------------
 
 
-def _described(found: _RawBinding, name: str) -> _Binding:
+def _described(found: _RawBinding, name: str) -> Statement:
     trees = [*found.parts, *found.heads]
     digest = hashed(found.kind, b"%d" % len(found.heads), *[digest_of_tree(each)[0] for each in trees])
     nodes = [each for tree in trees for each in ast.walk(tree)]
     stored = {each.id for each in nodes if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)}
     stored |= {each.arg for each in nodes if isinstance(each, ast.arg)}
-    read = {each.id for each in nodes if isinstance(each, ast.Name)} - stored - {name}
+    read = {each.id for each in nodes if isinstance(each, ast.Name) and each.id[:2] != "__"} - stored - {name}
     seeds = [unseeded_by(each) for part in found.parts for each in _evaluated(part)]
-    names = frozenset(each for each in read if each[:2] != "__")
-    return _Binding(
-        digest,
-        _shown(found, name),
-        found.line,
-        tuple(each for each in seeds if each is not None),
-        names,
-        found.when_needed,
-    )
+    text = statement_text(found.text, found.parts, is_secret(name))
+    known = tuple(each for each in seeds if each is not None)
+    return Statement(digest, text, found.line, frozenset(read), found.when_needed, known)
 
 
 def makes_generator(node: ast.AST) -> bool:
@@ -415,111 +387,88 @@ def unseeded_by(node: ast.AST) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def _shown(found: _RawBinding, name: str) -> str:
+# --- statements in methods --------------------------------------------------------------------------------------------
+
+
+_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Filled(NamedTuple):
+    """A statement `self.name = value` in a method.
+
+    `looks`: the method checks first whether there is a value; `absent`: whether there is such an attribute at all.
+    """
+
+    name: str
+    value: ast.expr
+    method: str
+    looks: bool
+    absent: bool
+    defaults: frozenset[str]  # parameters of the method whose default is None
+
+
+@once_per_type
+def filled(kind: type) -> tuple[Filled, ...]:
+    """The statements by which the methods of a class and its bases fill attributes, as far as they are the project's."""
+    found: list[Filled] = []
+    for base in kind.__mro__:
+        if is_project_module(module_of(base)):
+            for member in list(vars(base).values()):
+                function = getattr(member, "fget", None) or getattr(member, "__func__", None) or member
+                function = inspect.unwrap(function) if callable(function) else function
+                if type(function) is FunctionType and reads(function.__code__).stored:
+                    found += _in_method(function)
+    return tuple(found)
+
+
+@once_per_type
+def made_when_needed(kind: type) -> dict[str, bool]:
+    """The attributes that are filled on first use and in no other way; whether they are absent until then."""
+    found, filled_otherwise = dict[str, bool](), set[str]()
+    for each in filled(kind):
+        if each.looks and each.method != "__init__":
+            found[each.name] = each.absent
+        elif not (isinstance(each.value, ast.Constant) and each.value.value is None):
+            filled_otherwise.add(each.name)
+    fields: Any = getattr(kind, "__dataclass_fields__", {})
+    filled_otherwise.update(name for name in found if name in fields and fields[name].init)
+    return {name: absent for name, absent in found.items() if name not in filled_otherwise}
+
+
+def _in_method(function: FunctionType) -> Iterator[Filled]:
     try:
-        named = [_last_name(each) for each in found.parts[:-1]]
-        masking = _Masking(is_secret(name) or any(map(is_secret, named)))
-        parts = [ast.unparse(masking.visit(copy.deepcopy(each))) for each in found.parts]
-        text = " ".join(found.text.format(*parts).split())
-    except UNREADABLE:
-        text = found.text.replace("{}", "...")
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    except (OSError, TypeError, SyntaxError, IndexError):
+        return
+    if not isinstance(tree, _Function):
+        return
+    arguments = tree.args.posonlyargs + tree.args.args
+    if not arguments:
+        return
+    own, nodes = arguments[0].arg, list(ast.walk(tree))
+    tests = [part for each in nodes if (test := getattr(each, "test", None)) is not None for part in ast.walk(test)]
+    tests += [part for each in nodes if isinstance(each, ast.BoolOp) for part in ast.walk(each)]
+    tried = any(isinstance(each, ast.ExceptHandler) and _catches(each, "AttributeError") for each in nodes)
+    defaulted = [
+        *zip(reversed(arguments), reversed(tree.args.defaults)),
+        *zip(tree.args.kwonlyargs, tree.args.kw_defaults),
+    ]
+    defaults = frozenset(
+        name.arg for name, value in defaulted if isinstance(value, ast.Constant) and value.value is None
+    )
+    for each in nodes:
+        targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
+        value = getattr(each, "value", None)
+        for target in targets:
+            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == own:
+                name = target.attr
+                absent = tried or any(isinstance(part, ast.Constant) and part.value == name for part in tests)
+                looks = absent or any(isinstance(part, ast.Attribute) and part.attr == name for part in tests)
+                if value is not None and not isinstance(each, ast.AugAssign):
+                    yield Filled(name, value, tree.name, looks, absent, defaults)
 
 
-def _last_name(target: ast.AST) -> str:
-    """The last word of `client.api_key`, or of `headers["authorization"]`."""
-    if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-        return str(target.slice.value)
-    return target.attr if isinstance(target, ast.Attribute) else ""
-
-
-class _Masking(ast.NodeTransformer):
-    """Replaces strings that are, or may be, secrets by digests."""
-
-    def __init__(self, secret: bool) -> None:
-        self._secret = secret
-
-    def _inside(self, node: Any, secret: bool) -> Any:
-        before, self._secret = self._secret, self._secret or secret
-        try:
-            return self.visit(node)
-        finally:
-            self._secret = before
-
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        if not isinstance(node.value, (str, bytes)):
-            return node
-        text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
-        shown = _digest(text) if self._secret and text else _without_secrets(text)
-        return node if shown == text else ast.Name(shown) if shown[:1] == "#" else ast.Constant(shown)
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
-        return self._joined(node)
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        return self._joined(node)
-
-    def _joined(self, node: ast.AST) -> ast.AST:
-        """A string built from pieces may hold a secret that no single piece reveals."""
-        text = "".join(_pieces(node))
-        if text and (self._secret or _without_secrets(text) != text):
-            return ast.Name(_digest(ast.dump(node)))
-        return self.generic_visit(node)
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        node.value = self.visit(node.value)
-        return node  # in `os.environ["API_KEY"]`, the index is only the name of a secret
-
-    def visit_keyword(self, node: ast.keyword) -> ast.AST:
-        node.value = self._inside(node.value, is_secret(node.arg or ""))
-        return node
-
-    def visit_Dict(self, node: ast.Dict) -> ast.AST:
-        names = [key.value if isinstance(key, ast.Constant) else "" for key in node.keys]
-        node.values = [self._inside(value, is_secret(str(name))) for name, value in zip(names, node.values)]
-        return node
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if any(each in ast.unparse(node.func) for each in ("environ", "getenv")):
-            secret = bool(node.args) and is_secret(ast.unparse(node.args[0]))
-            node.args[1:] = [self._inside(each, secret) for each in node.args[1:]]
-            return node
-        node.func = self.visit(node.func)
-        secret = _AUTH_CALL.search(called) is not None
-        for at, each in enumerate(node.args):
-            node.args[at] = self._inside(each, secret)
-            secret = secret or (isinstance(each, ast.Constant) and is_secret(str(each.value)))  # `set("token", ...)`
-        for keyword in node.keywords:
-            self.visit_keyword(keyword)
-        return node
-
-
-def _pieces(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value
-    elif isinstance(node, ast.FormattedValue):
-        yield "{}"
-    elif isinstance(node, ast.JoinedStr):
-        for each in node.values:
-            yield from _pieces(each)
-    elif isinstance(node, ast.BinOp):
-        yield from _pieces(node.left)
-        yield from _pieces(node.right)
-
-
-def _digest(text: str) -> str:
-    return f"#{hashed('secret', text).hex()[:8]}"
-
-
-def _without_secrets(text: str) -> str:
-    """The text with its secrets replaced by digests; only a digest if anything in it still looks like a key."""
-
-    def hide(found: re.Match[str]) -> str:
-        secret = is_secret(found["name"])
-        return f"{found['name']}{found['sign']}{_digest(found['value'])}" if secret else found[0]
-
-    text = _IN_URL.sub(lambda found: found[1] + _digest(found[2]), text)
-    text = _BEARER.sub(lambda found: f"{found[1]}{found[2]}{_digest(found[3])}", text)
-    text = _SETTING.sub(hide, text)
-    return _digest(text) if _KEY.search(text) else text
+def _catches(handler: ast.ExceptHandler, name: str) -> bool:
+    return handler.type is not None and any(
+        isinstance(each, ast.Name) and each.id == name for each in ast.walk(handler.type)
+    )

@@ -27,8 +27,10 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from blake3 import blake3
 
+from ...codec import seal, unseal
+from ...errors import IntegrityError, UsageError
+from ...settings import secret
 from .bytecode_reads import CONSTANTS, Import, all_codes, instructions, reads
-from .source_cache import cached
 
 EDITION = 3  # of the format of listings and of `key_of`: listings of other editions are ignored
 _MAKER = f"{EDITION} {sys.implementation.name} {sys.version} {sys.flags.optimize}"
@@ -162,7 +164,7 @@ def _listing(text: bytes, path: str, futures: int, lambdas: bool) -> Listing:
     """The listing of a source text: a cached one, or a new one."""
     how = f"{_MAKER} {futures} {lambdas}"
     key = f"listing/{hashed(how, text).hex()}"
-    return Listing(*cached(hashed(how, path), key, lambda: tuple(make_listing(text, path, futures, lambdas))))
+    return Listing(*_cached(hashed(how, path), key, lambda: tuple(make_listing(text, path, futures, lambdas))))
 
 
 def make_listing(text: bytes, path: str, futures: int, lambdas: bool) -> Listing:
@@ -448,3 +450,47 @@ def constant(value: object) -> str:
         items = [constant(item) for item in value]
         return f"({type(value).__name__} {len(items)}{''.join(items if isinstance(value, tuple) else sorted(items))})"
     return f"({type(value).__name__} {value!r})"
+
+
+def digest_of_file(path: str) -> tuple[bytes, tuple[tuple[str, int, str | None, bool], ...]]:
+    """The digest of a file's code, and its imports (see `Import`)."""
+    try:
+        with open(path, "rb") as file:
+            return _digest_of_text(file.read())
+    except OSError:
+        return hashed("gone"), ()
+
+
+@functools.lru_cache(maxsize=1000)
+def _digest_of_text(text: bytes) -> tuple[bytes, tuple[tuple[str, int, str | None, bool], ...]]:
+    try:
+        digest, _, imports = digest_of_tree(steadily(lambda: ast.parse(text)))
+    except UNREADABLE:
+        return hashed("text", text), ()
+    return digest, imports
+
+
+# --- a cache of listings, for later processes -------------------------------------------------------------------------
+
+
+_SLOTS = 1 << 14  # the largest number of files; values that share a file replace each other
+_LARGEST = 1 << 20
+
+
+def _cached(slot: bytes, key: str, make: Callable[[], Any]) -> Any:
+    """The value cached under the key, or else the result of `make`: plain data. The digest `slot` selects the file."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if not os.path.isabs(base):
+        return make()
+    path = os.path.join(base, "oncemore", "code", f"{int.from_bytes(slot[:4], 'big') % _SLOTS:04x}")
+    with contextlib.suppress(OSError, IntegrityError, UsageError), open(path, "rb") as file:
+        return marshal.loads(unseal(file.read(), key, secret()))
+    made = make()
+    content = marshal.dumps(made)
+    if len(content) <= _LARGEST:
+        with contextlib.suppress(OSError, UsageError):
+            sealed = b"".join(seal([content], key, secret()))
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                file.write(sealed)
+    return made

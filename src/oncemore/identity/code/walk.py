@@ -32,13 +32,12 @@ from ...modules import (
     project_folder,
 )
 from .. import values
-from . import bytecode_reads, descriptions, dynamic_imports
-from .bytecode_reads import Import, Reads, reads
+from . import descriptions
+from .bytecode_reads import REVEALING, Import, Reads, files_named, reads
 from .classes import class_pieces, has_schema
-from .data import ABSENT, DATA, Datum, Slot, in_class, in_mapping, is_constant
-from .freshness import Watch
+from .data import ABSENT, DATA, Datum, Slot, Watch, in_class, in_mapping, is_constant
 from .statements import assigns
-from .syntax import UNREADABLE, hashed, own
+from .syntax import UNREADABLE, digest_of_file, hashed, own
 
 Space = dict[str, Any]
 Unit = FunctionType | type
@@ -49,14 +48,6 @@ _PYTHON_NAMES = frozenset(
 )
 _MODULE_NAMES = {*vars(ModuleType("any")), "__builtins__", "__cached__", "__file__", "__path__"} - {"__doc__"}
 
-# What introspecting code can read: recognised by names in the code, or by the library functions it uses.
-_REVEALING = {
-    "subclasses": bytecode_reads.SUBCLASSES,
-    "docstrings": bytecode_reads.DOCSTRINGS,
-    "schemas": bytecode_reads.SCHEMAS,
-    "annotations": bytecode_reads.ANNOTATIONS,
-    "modules": bytecode_reads.MODULES,
-}
 # Library functions, modules and packages that introspect: cattrs builds objects from the annotations of classes,
 # openai sends the schemas of classes, including their docstrings.
 _READERS = {
@@ -110,9 +101,7 @@ class Walk:
     how everything is described: if a walk finds more than it was given, it is `incomplete` and must be repeated.
     """
 
-    def __init__(
-        self, root: Any, deep: bool, rebound: frozenset[str] = frozenset(), aware: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, root: Any, deep: bool, rebound: frozenset[str], aware: frozenset[str]) -> None:
         self._root = root
         self._root_space = descriptions.space_of(root)
         self._deep = deep
@@ -167,14 +156,24 @@ class Walk:
         self.watch.seal()
 
     def start(self) -> None:
-        """Describe the root."""
-        descriptions.describe_root(self, self._root)
+        """Describe the root, and what it holds if it is a function."""
+        root = self._root
+        if type(root) is FunctionType and descriptions.is_project_unit(root):
+            self.record("code", lambda: hashed("code", self.scan(root)), root)
+            for name, value, slot in descriptions.held(root):
+                self.record(name, lambda: self.held("", value, slot), value)  # noqa: B023
+        elif descriptions.is_unit(root):
+            self.record("code", lambda: self.token(root), root)
+        else:
+            self.record("code", lambda: self.describe(root), root)
 
     def record(self, name: str, describe: Callable[[], bytes], about: object) -> None:
-        """Record a part. If it has no identity, the error names the part."""
+        """Record a part, unless it turns out to be data. If it has no identity, the error names the part."""
         self._trail.append(name)
         try:
-            self.records[name] = Record(describe(), about)
+            found = describe()
+            if name not in self.data or not descriptions.is_data(about):
+                self.records[name] = Record(found, about)
         except FingerprintError as error:
             raise FingerprintError(error.kind, error.path, error.part or name) from error
         finally:
@@ -185,16 +184,11 @@ class Walk:
     def in_value(self, unit: Unit) -> bytes:
         """Describe a function or class inside a value: by reference if it is a global, else with a numbering of its own."""
         self.units_in_values.setdefault(id(unit), unit)
-        if unit is self._root:
-            return hashed("itself")
-        reference = self._by_reference(unit) if descriptions.is_project_unit(unit) else None
-        if reference is None and id(unit) not in self._tokens:
-            outer, self._numbers = self._numbers, None
-            try:
-                self._numbered(unit)
-            finally:
-                self._numbers = outer
-        return reference or self._tokens[id(unit)][0]
+        outer, self._numbers = self._numbers, None
+        try:
+            return self.unit(unit)
+        finally:
+            self._numbers = outer
 
     def module(self, module: ModuleType) -> bytes:
         """Describe a project module that is used as a value: any of its names may be read."""
@@ -218,6 +212,12 @@ class Walk:
             return values.digest(value)
         self.add_data(value, self._slot if bound else None)
         return DATA
+
+    def add_data_at(self, word: str, value: object, slot: Slot) -> None:
+        """List data that is reached under a word."""
+        self._trail.append(word)
+        self.add_data(value, slot)
+        self._trail.pop()
 
     def add_data(self, value: object, slot: Slot | None) -> None:
         """List data under the path that led to it."""
@@ -445,8 +445,6 @@ class Walk:
         self._note_reader(module_of(type(value)), type(value).__qualname__)
         if "modules" in self._aware:
             self._texts.update((str(space.get("__package__") or ""), text) for text in _texts_in(value))
-        if part in self.data:
-            del self.records[part]  # it is data, not code
 
     def _project_path(self, value: object, slot: Slot | None, space: Space) -> bytes | None:
         """Describe a path inside the project's folder relative to it, because the folder may move."""
@@ -469,9 +467,10 @@ class Walk:
         found = reads(code)
         self.stored |= found.stored
         self._attributes |= found.attributes
-        self.aware.update(what for what, words in _REVEALING.items() if words & found.reveals)
+        self.aware.update(REVEALING[word] for word in found.reveals if REVEALING[word] != "globals")
         if self._deep:
-            if any(_is_builtin(word, function.__globals__) for word in found.reveals & bytecode_reads.GLOBALS):
+            revealing = [word for word in found.reveals if REVEALING[word] == "globals"]
+            if any(_is_builtin(word, function.__globals__) for word in revealing):
                 self._visit_all(function.__globals__)
                 for text in found.texts:
                     self._follow_text(text, function.__globals__)
@@ -491,7 +490,8 @@ class Walk:
         """Note the strings in a function that may be names of modules."""
         package = str(space.get("__package__") or "")
         self._texts.update((package, text) for text in found.texts)
-        if found.reveals & bytecode_reads.MODULES and any(chain[0] in _NAMES_OF_MODULE for chain in found.chains):
+        loads = any(REVEALING[word] == "modules" for word in found.reveals)
+        if loads and any(chain[0] in _NAMES_OF_MODULE for chain in found.chains):
             self._texts.add((package, "."))
             if "sys.modules" in found.reveals:  # sys.modules[__name__]
                 self._visit_all(space)
@@ -541,9 +541,8 @@ class Walk:
             and rest[0] not in vars(value)
             and self._is_rebound(rest[0])
         ):
-            self._trail.append(f"class `{self.label(space)}.{name}` attribute `{rest[0]}`")  # the code creates it
-            self.add_data(ABSENT, in_class(value, rest[0]))
-            self._trail.pop()
+            word = f"class `{self.label(space)}.{name}` attribute `{rest[0]}`"  # the code creates it
+            self.add_data_at(word, ABSENT, in_class(value, rest[0]))
 
     def _follow_library(
         self, module: ModuleType, rest: tuple[str, ...], space: Space | None = None, called: str = ""
@@ -561,9 +560,7 @@ class Walk:
                 and not descriptions.is_patch(vars(module), name, member)
                 and assigns(space, f"{called}.{name}")
             ):
-                self._trail.append(f"attribute `{module.__name__}.{name}`")
-                self.add_data(member, in_mapping(vars(module), name))
-                self._trail.pop()
+                self.add_data_at(f"attribute `{module.__name__}.{name}`", member, in_mapping(vars(module), name))
             elif descriptions.is_patch(vars(module), name, member) or (
                 isinstance(member, type) and self.subclasses(member)
             ):
@@ -588,14 +585,14 @@ class Walk:
 
     def _find_dynamic_modules(self) -> None:
         """Record modules that the code may load by computed names, and follow their imports."""
-        found = [file for package, text in sorted(self._texts) for file in dynamic_imports.files_named(text, package)]
+        found = [file for package, text in sorted(self._texts) for file in files_named(text, package)]
         self._texts.clear()
         while found:
             name, path = found.pop()
             part = f"module `{name}`"
             if part in self.records:
                 continue
-            digest, imports = dynamic_imports.content(path)
+            digest, imports = digest_of_file(path)
             self.records[part] = Record(digest, None)
             package = name if os.path.basename(path) == "__init__.py" else name.rpartition(".")[0]
             for module, level, member, _ in imports:
@@ -605,7 +602,7 @@ class Walk:
                     continue
                 known = self._spaces.get(full)
                 if known is None:
-                    found += dynamic_imports.files_named(f"{full}.{member}" if member else full, "")
+                    found += files_named(f"{full}.{member}" if member else full, "")
                 elif member is not None:
                     self.visit(known, member)
 

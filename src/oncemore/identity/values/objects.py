@@ -11,15 +11,10 @@ from typing import Any
 
 from ...errors import FingerprintError, UsageError
 from ...modules import is_project_module, module_of, of_class
-from . import arrays, builtin_types, tables
-from . import opaque as opaque  # adds to `builtin_types.WHOLE`
-from .builtin_types import Describe, Parts, attributes, canonical_module, layout_of, name_of, refuse
-from .inert import category
+from . import builtin_types, data_libraries
+from .builtin_types import category
+from .parts import Describe, Parts, attributes, canonical_module, is_named, layout_of, name_of, refuse
 
-_LIBRARIES = {
-    **dict.fromkeys(("numpy", "torch"), arrays.describer),
-    **dict.fromkeys(("pandas", "polars", "pyarrow"), tables.describer),
-}
 _HEAP_TYPE = 1 << 9  # CPython's flag for a class made at run time, not compiled into the interpreter
 _PLAIN = (type(None), bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset)
 
@@ -58,8 +53,7 @@ def _choose(kind: type[Any], sample: object) -> Describe:
     for _, name in lineage:
         if name in builtin_types.WHOLE:
             return builtin_types.WHOLE[name]
-        library = _LIBRARIES.get(name.partition(".")[0])
-        known = library(kind) if library else None
+        known = data_libraries.describer(kind) if name.partition(".")[0] in data_libraries.LIBRARIES else None
         if known is not None:
             return known
     for base, name in lineage:
@@ -147,7 +141,7 @@ def _named(value: object, name: str, state: Any) -> list[Any]:
 
 
 def _without_caches(part: Any, caches: frozenset[str]) -> Any:
-    return {key: part[key] for key in sorted(part) if key not in caches} if builtin_types.is_named(part) else part
+    return {key: part[key] for key in sorted(part) if key not in caches} if is_named(part) else part
 
 
 def _by_convention(kind: Any, sample: object) -> Describe:
