@@ -77,7 +77,7 @@ __all__ = [
 
 
 if "ONCEMORE_LOOK" in _environ:  # this process was started by a script in a dry run
-    from .rehearsal import dry_run as _dry_run  # noqa: F401
+    _import_module(".rehearsal.dry_run", __name__)
 
 
 if not TYPE_CHECKING:  # a checker would take any name for one of ours

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from .errors import UsageError
 from .history.checkpoints import Checkpoint
@@ -97,3 +98,13 @@ def _positive(count: int) -> int:
     if count < 1:
         raise UsageError(f"a policy must keep at least 1 checkpoint, not {count}")
     return count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pruned:
+    """What a policy removed, or would remove."""
+
+    checkpoints: tuple[str, ...]
+    bytes: int
+    dry_run: bool
+    skipped: tuple[str, ...] = ()  # running ones, which may be about to reuse what would be removed

@@ -16,14 +16,14 @@ from ..entries import RunEntries
 from ..errors import UsageError
 from ..keys import SHARED, record_key, run_id_of
 from ..records import Record
-from ..retention import Policy
+from ..retention import Policy, Pruned
 from ..run import RunView
 from ..settings import secret
 from ..stores import Store, default_target, open_store
 from . import archive, json_exchange, repair, rollback, verify
 from .checkpoints import When, aware
 from .compare import Comparison, compare
-from .prune import Pruned, free_space, prune
+from .prune import free_space, prune
 from .repair import Repaired
 from .timeline import count
 from .verify import Progress, Verified

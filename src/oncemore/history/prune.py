@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -15,7 +14,7 @@ from ..files.blobs import release
 from ..keys import ALIASES, REMOVED, SHARED, listing_key, log_of
 from ..node import PRUNED
 from ..records import Outdated, Record, stamp
-from ..retention import Policy
+from ..retention import Policy, Pruned
 from ..settings import secret
 from ..stores import Bytes, Frames, Store
 from .checkpoints import Checkpoint, checkpoints_of
@@ -36,16 +35,6 @@ def free_space(store: Store) -> None:
     """Return the space of removed entries to the file system, if the store supports it."""
     if isinstance(store, Shrinking):
         store.shrink()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pruned:
-    """What a policy removed, or would remove."""
-
-    checkpoints: tuple[str, ...]
-    bytes: int
-    dry_run: bool
-    skipped: tuple[str, ...] = ()  # running ones, which may be about to reuse what would be removed
 
 
 def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool, own: str | None = None) -> Pruned:
