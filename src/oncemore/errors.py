@@ -20,11 +20,13 @@ An exception from the user's own function is never wrapped: it passes through un
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import logging
 import os
 import sys
 import warnings
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
@@ -168,6 +170,14 @@ def warn(message: str) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, CheckpointWarning, stacklevel=level)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A suggestion for a mistyped name, to append to a message; empty if no known name is similar."""
+    candidates = list(dict.fromkeys(known))
+    similar = [each for each in candidates if each.lower() == name.lower() or each.rpartition(".")[2] == name]
+    similar += [each for each in difflib.get_close_matches(name, candidates, 3) if each not in similar]
+    return f" Did you mean {' or '.join(similar[:3])}?" if similar else ""
 
 
 def trimmed(traceback: TracebackType | None) -> TracebackType | None:

@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.util import find_spec, resolve_name
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -133,6 +133,19 @@ def project_folder(space: Mapping[str, Any]) -> str | None:
     for _ in range(name_of_file(path).count(".") + (os.path.basename(path) == "__init__.py")):
         folder = os.path.dirname(folder)
     return os.path.dirname(folder) if os.path.basename(folder) == "src" else folder
+
+
+def package_of(space: Mapping[str, Any]) -> str:
+    """The package from which relative imports in a namespace start; empty if there is none."""
+    return str(space.get("__package__") or getattr(space.get("__spec__"), "parent", None) or "")
+
+
+def absolute_name(module: str, level: int, package: str) -> str | None:
+    """The full name in `from ..module import x`, with `level` dots; None if that leads out of the package."""
+    try:
+        return resolve_name("." * level + module, package)
+    except ImportError:
+        return None
 
 
 def find_module(name: str) -> ModuleType:

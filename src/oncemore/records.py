@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .codec import seal, unseal
-from .errors import IntegrityError, StoreError, UsageError, warn
+from .errors import IntegrityError, StoreError, UsageError, did_you_mean, warn
 from .events import Event, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted
 from .identity.display import is_secret, masked
 from .keys import (
@@ -123,8 +123,13 @@ def read(store: Store, run_id: str) -> Record:
     key = record_key(run_id)
     data = store.get(key)
     if data is None:
-        raise UsageError(f"there is no run {run_id!r} in {store.url}")
+        raise _no_run(store, run_id)
     return parse(key, data)
+
+
+def _no_run(store: Store, run_id: str) -> UsageError:
+    known = (run_id_of(key) for key, _ in store.scan("run/", most=0))
+    return UsageError(f"there is no run {run_id!r} in {store.url}.{did_you_mean(run_id, known)}")
 
 
 def scan(store: Store) -> Iterator[tuple[str, Record]]:
@@ -169,7 +174,7 @@ def change(
     while True:
         data = store.get(key)
         if data is None:
-            raise UsageError(f"there is no run {run_id!r} in {store.url}")
+            raise _no_run(store, run_id)
         record = parse(key, data)
         events = edit(record)
         record.updated = time.time()

@@ -168,7 +168,7 @@ def test_a_wrong_name_is_answered_with_the_right_one(command: str, meant: str, s
 def test_a_name_that_is_like_nothing_gets_no_suggestion(shell: Shell) -> None:
     sample()
     assert "Did you mean" not in shell("show zzzzzzzz")[2]
-    assert "`oncemore show nightly` lists them" in shell("get nightly zzzzzzzz")[2]
+    assert "Existing checkpoints: " in shell("get nightly zzzzzzzz")[2]
 
 
 # -- exit codes

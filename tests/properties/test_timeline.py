@@ -39,7 +39,7 @@ happenings = st.one_of(
 class Item:
     log: str
     number: int
-    place: str
+    suffix: str
     pinned: bool = False
     run: str = ""
 
@@ -60,7 +60,7 @@ class Naive:
         return self.last
 
     def checkpoints(self) -> list[Item]:
-        return [item for item in self.done if not item.place.startswith("$")]
+        return [item for item in self.done if not item.suffix.startswith("$")]
 
     def picked(self, index: int) -> Item | None:
         known = self.checkpoints()
@@ -73,16 +73,16 @@ class Naive:
         return [other for other in self.done if (logs.index(other.log), other.number) <= at]
 
     def keep(self, item: Item) -> None:
-        plain = item.place.partition("@")[0]
-        self.done = [other for other in self.done if other.place not in (item.place, plain)] + [item]
+        plain = item.suffix.partition("@")[0]
+        self.done = [other for other in self.done if other.suffix not in (item.suffix, plain)] + [item]
 
     def happen(self, what: str, *given: Any) -> None:
         about = {"step": "s", "node": "n", "fingerprint": "f"}
         if what == "complete":
-            place = "".join(given)
+            suffix = "".join(given)
             made = {**about, "reason": "", "seconds": 0, "raw_bytes": 1, "stored_bytes": 7}
-            number = self.tell(events.StepCompleted, **made, entry=f"node/{self.last % 3}/{place}")
-            self.keep(Item(self.log, number, place))
+            number = self.tell(events.StepCompleted, **made, entry=f"node/{self.last % 3}/{suffix}")
+            self.keep(Item(self.log, number, suffix))
         elif what == "save":
             saved = {"name": "c", "next_node": None, "metadata": {}, "state": "", "snapshot": "", "pinned": given[0]}
             number = self.tell(events.CheckpointSaved, **saved)
@@ -92,13 +92,13 @@ class Naive:
             self.keep(Item(self.log, number, f"$/{given[0]}/1"))
         elif what == "forget":
             self.tell(events.StepForgotten, **about, entry=f"node/0/{given[0]}")
-            self.done = [item for item in self.done if item.place.partition("@")[0] != given[0]]
+            self.done = [item for item in self.done if item.suffix.partition("@")[0] != given[0]]
         elif what == "prune":
             gone = [item for item in map(self.picked, given[0]) if item is not None and item.log == self.log]
             self.tell(events.CheckpointsPruned, checkpoints=[item.number for item in gone])
-            places = {(item.log, item.number) for item in gone}
+            numbers = {(item.log, item.number) for item in gone}
             for done in (self.done, *self.undo):
-                done[:] = [item for item in done if (item.log, item.number) not in places]
+                done[:] = [item for item in done if (item.log, item.number) not in numbers]
         elif what == "undo" and self.undo:
             self.tell(events.RollbackUndone)
             self.done = self.undo.pop()
@@ -131,13 +131,13 @@ def test_the_fold_agrees_with_lists_that_are_cut_and_put_back(what: list[tuple[A
     for happening in what:
         run.happen(*happening)
         line = timeline(run.store, run.log)
-        found = [Item(c.log, c.event.seq, c.place, c.pinned, c.run) for c in line.counted()]
+        found = [Item(c.log, c.event.seq, c.suffix, c.pinned, c.run) for c in line.counted()]
         assert found == run.done
         assert [c.event.seq for c in line.checkpoints()] == [item.number for item in run.checkpoints()]
         ever = {(item.log, item.number) for done in (run.done, *run.undo) for item in done}
         assert {(c.log, c.event.seq) for c in line.ever()} == ever
-        steps = [item.place for item in run.checkpoints() if not item.place.startswith("event/")]
-        assert totals(line.counted()) == (len({place.partition("@")[0] for place in steps}), 7 * len(steps))
+        steps = [item.suffix for item in run.checkpoints() if not item.suffix.startswith("event/")]
+        assert totals(line.counted()) == (len({suffix.partition("@")[0] for suffix in steps}), 7 * len(steps))
 
 
 def test_a_run_that_was_imported_without_its_parent_has_only_its_own() -> None:

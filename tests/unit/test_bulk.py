@@ -52,7 +52,7 @@ def test_a_forked_child_hashes_as_its_parent_did(script: Script) -> None:
     done = script(
         """
         import os, sys, warnings
-        from oncemore.buffers import hasher
+        from oncemore.stores.buffers import hasher
         warnings.simplefilter("ignore")
         data = bytes(1 << 23)
         hashes = [hasher(len(data)) for _ in range(2)]
@@ -71,7 +71,7 @@ def test_where_no_thread_can_be_had_it_is_done_without(script: Script) -> None:
         """
         import os, resource, threading
         from blake3 import blake3
-        from oncemore.buffers import hasher
+        from oncemore.stores.buffers import hasher
         if os.getuid() == 0:
             os.setuid(65534)  # the limit is not for everybody
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))

@@ -148,7 +148,7 @@ def test_the_content_of_an_old_file_with_the_same_size_and_time_is_not_read(monk
 
     with scope():
         make()
-    monkeypatch.setattr("oncemore.blobs.content_digest", lambda path: pytest.fail("it was read"))
+    monkeypatch.setattr("oncemore.files.blobs.content_digest", lambda path: pytest.fail("it was read"))
     with scope() as run:
         make()
     assert reused(run) == {"make": 1}
@@ -911,14 +911,14 @@ def test_a_large_file_needs_little_memory(script: Script) -> None:
 def test_drafts_of_a_process_that_was_killed_are_swept_away(script: Script) -> None:
     script.write(
         """
-        import oncemore.blobs, time
+        import oncemore.files.blobs, time
 
         def read(self, kept):
             yield b"half"
             print("half way", flush=True)
             time.sleep(60)
 
-        oncemore.blobs.Blobs.read = read
+        oncemore.files.blobs.Blobs.read = read
         """,
         "hang/sitecustomize.py",
     )

@@ -39,7 +39,7 @@ def store(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     """No work is enough for a snapshot of a large state between steps, however slow the machine is."""
-    monkeypatch.setattr("oncemore.snapshots._SHARE", float("inf"))
+    monkeypatch.setattr("oncemore.surroundings.snapshots._SHARE", float("inf"))
 
 
 @checkpointed

@@ -11,13 +11,14 @@ from typing import Any
 import click
 
 from .. import CheckpointWarning, OncemoreError
+from ..errors import did_you_mean
 from . import BROKEN_PIPE, DECLINED, DONE, FAILED, INTERRUPTED, MEANINGS
 from .completion import completion
 from .doctor import doctor
 from .export import export, import_
 from .get import get
 from .key import key
-from .options import Declined, did_you_mean
+from .options import Declined
 from .output import version_of
 from .plan import adopt, audit, plan
 from .prune import prune, rm

@@ -8,7 +8,7 @@ from .. import History, UsageError
 from ..stores import default_target
 from . import options
 from .get import import_from_cwd
-from .options import complete_run, find_run, open_history
+from .options import complete_run, open_history
 from .output import plural
 
 
@@ -29,7 +29,7 @@ def export(file: str, runs: tuple[str, ...], as_json: bool, store: str | None, y
     Exports all runs unless some are named. An archive is signed with your key; JSON is not signed.
     """
     history = open_history(store)
-    chosen = [find_run(history, run).id for run in dict.fromkeys(runs)] or history.run_ids()
+    chosen = [history.run(run).id for run in dict.fromkeys(runs)] or history.run_ids()
     options.confirm_replace(file, yes)
     if as_json:
         import_from_cwd()  # values are unpickled

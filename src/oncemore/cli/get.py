@@ -14,7 +14,7 @@ from .. import Checkpoint, UsageError
 from ..history.json_exchange import exact
 from ..settings import size
 from . import options
-from .options import find_checkpoint, find_run, open_history
+from .options import open_history
 from .output import printable, timestamp
 
 
@@ -38,7 +38,7 @@ def get(run: str, node: str, store: str | None, as_json: bool, pickle_to: str | 
     """
     if as_json and pickle_to:
         raise click.UsageError("--json and --pickle cannot be combined.")
-    checkpoint = find_checkpoint(find_run(open_history(store), run), node)
+    checkpoint = open_history(store).run(run).checkpoints.find(node)
     if pickle_to:
         options.confirm_replace(pickle_to, yes)
     value = _load(checkpoint)

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from .. import Checkpoint, History, OncemoreError, UsageError
-from ..history.history import PastRun
+from .. import History, OncemoreError, UsageError
 from ..stores import default_target, store_exists
 
 _COMPLETIONS = 100
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A suggestion for a mistyped name; empty if no known name is similar."""
-    candidates = list(dict.fromkeys(known))
-    similar = [each for each in candidates if each.lower() == name.lower() or each.rpartition(".")[2] == name]
-    similar += [each for each in difflib.get_close_matches(name, candidates, 3) if each not in similar]
-    return f" Did you mean {' or '.join(similar[:3])}?" if similar else ""
 
 
 def existing_store(store: str | None) -> str:
@@ -36,28 +26,6 @@ def existing_store(store: str | None) -> str:
 def open_history(store: str | None) -> History:
     """The history of the given or default store."""
     return History(existing_store(store))
-
-
-def find_run(history: History, run_id: str) -> PastRun:
-    """The run with this id; the error for an unknown one suggests similar ids."""
-    try:
-        return history.run(run_id)
-    except UsageError as error:
-        ids = history.run_ids()
-        if run_id in ids:
-            raise
-        raise UsageError(f"{error}.{did_you_mean(run_id, ids)}") from error
-
-
-def find_checkpoint(run: PastRun, which: str) -> Checkpoint:
-    """The newest checkpoint with this id, name, node or step."""
-    checkpoints = run.checkpoints
-    found = checkpoints.get(which) or checkpoints.latest(which)
-    if found is None:
-        known = [name for c in checkpoints for name in (c.name, c.step, c.node, c.id) if name]
-        hint = did_you_mean(which, known) or f" `oncemore show {run.id}` lists them."
-        raise UsageError(f"run {run.id} has no checkpoint {which!r}.{hint}")
-    return found
 
 
 def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

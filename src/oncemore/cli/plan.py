@@ -12,12 +12,13 @@ from contextlib import contextmanager
 import click
 
 from .. import UsageError
+from ..errors import did_you_mean
 from ..history.history import PastRun
 from ..rehearsal import audit as rehearsal
 from ..rehearsal.audit import Audit, Plan, Progress
 from ..settings import duration
 from . import DONE, FAILED, PROBLEMS, WOULD_RUN, options
-from .options import complete_checkpoint, did_you_mean, find_run, open_history
+from .options import complete_checkpoint, open_history
 from .output import Part, columns, plural, print_result, print_tables
 
 _PLAN = columns("step", "would", "times", "time", "why", numbers=("times",), text="why")
@@ -120,7 +121,7 @@ def adopt(
     for the current code from now on, and RUN records an event. If one differs, nothing is adopted.
     """
     history = open_history(store)
-    found = find_run(history, run)
+    found = history.run(run)
     steps = list(dict.fromkeys(each.step for each in found.checkpoints if each.step))
     if step not in steps:
         raise UsageError(f"run {run} has no checkpoint of step {step!r}.{did_you_mean(step, steps)}")
@@ -168,7 +169,7 @@ def audit(
 
     The exit code is 3 if a node differs, 1 if nothing could be compared.
     """
-    found = find_run(open_history(store), run)
+    found = open_history(store).run(run)
     command = _command(script, module, found)
     with _default_store(store), _progress() as progress:
         done = rehearsal.audit(run, command[0], command[1:], sample=sample, progress=progress)

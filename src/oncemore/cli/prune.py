@@ -10,10 +10,11 @@ from functools import reduce
 import click
 
 from .. import UsageError, retention
+from ..errors import did_you_mean
 from ..retention import Policy
 from ..settings import size
 from . import options
-from .options import complete_run, did_you_mean, find_run, open_history
+from .options import complete_run, open_history
 from .output import columns, plural, print_result
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -99,8 +100,6 @@ def prune(
     that are running are skipped.
     """
     history = open_history(store)
-    for run in runs:
-        find_run(history, run)
     chosen, run_ids = policy([rule for rules in keep for rule in rules]), list(runs) or None
     found = history.prune(chosen, runs=run_ids, dry_run=True)
     if not dry_run and found.checkpoints:
@@ -120,7 +119,7 @@ def prune(
 def rm(runs: tuple[str, ...], store: str | None, yes: bool) -> None:
     """Remove runs. Checkpoints that their forks need are kept."""
     history = open_history(store)
-    doomed = [find_run(history, run) for run in dict.fromkeys(runs)]
+    doomed = [history.run(run) for run in dict.fromkeys(runs)]
     count = sum(len(run.checkpoints) for run in doomed)
     what = f"run {doomed[0].id}" if len(doomed) == 1 else plural(len(doomed), "run")
     options.confirm(f"Remove {what} with {plural(count, 'checkpoint')}? This cannot be undone.", yes)

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from .. import UsageError
+from ..errors import did_you_mean
 from . import options
-from .options import complete_checkpoint, did_you_mean, find_checkpoint, find_run, open_history
+from .options import complete_checkpoint, open_history
 from .output import plural
 
 
@@ -34,13 +35,13 @@ def rollback(run: str, to: str | None, before: str | None, undo: bool, store: st
     if sum((to is not None, before is not None, undo)) != 1:
         raise click.UsageError("Give exactly one of --to, --before and --undo.")
     history = open_history(store)
-    found = find_run(history, run)
+    found = history.run(run)
     if undo:
         options.confirm(f"Undo the last rollback of {run}? Checkpoints made since then will be ignored.", yes)
         history.undo_rollback(run)
         click.echo(f"run {run}: rollback undone, {plural(len(found.checkpoints), 'checkpoint')} in use")
         return
-    target = find_checkpoint(found, to or before or "")
+    target = found.checkpoints.find(to or before or "")
     ignored = len(found.checkpoints) - target.index - (to is not None)
     options.confirm(f"Ignore {plural(ignored, 'checkpoint')} of {run} from now on?", yes)
     history.rollback(run, to=target.id if to else None, before=target.id if before else None)
@@ -83,9 +84,7 @@ def fork(run: str, new: str, at: str | None, settings: tuple[tuple[str, Any], ..
     RUN is not changed, and no values are copied.
     """
     history = open_history(store)
-    found = find_run(history, run)
-    target = find_checkpoint(found, at).id if at else None
-    forked = history.fork(run, new, at=target, state=dict(settings))
+    forked = history.fork(run, new, at=at, state=dict(settings))
     click.echo(f"run {new}: shares {plural(len(forked.checkpoints), 'checkpoint')} with {run}")
 
 
@@ -95,9 +94,7 @@ def fork(run: str, new: str, at: str | None, settings: tuple[tuple[str, Any], ..
 @options.store
 def rename(run: str, new: str, store: str | None) -> None:
     """Change a run's id."""
-    history = open_history(store)
-    find_run(history, run)
-    history.rename(run, new)
+    open_history(store).rename(run, new)
     click.echo(f"run {run} renamed to {new}")
 
 
@@ -109,7 +106,7 @@ def rename(run: str, new: str, store: str | None) -> None:
 def pin(run: str, node: str, off: bool, store: str | None) -> None:
     """Pin a checkpoint, so that `prune --keep pinned` keeps it."""
     history = open_history(store)
-    checkpoint = find_checkpoint(find_run(history, run), node)
+    checkpoint = history.run(run).checkpoints.find(node)
     history.pin(run, checkpoint.id, not off)
     click.echo(f"checkpoint {checkpoint.id} {'unpinned' if off else 'pinned'}")
 
@@ -135,7 +132,6 @@ def resolve(run: str, which: str, happened: bool | None, result: str | None, sto
     except ValueError as error:
         raise click.UsageError(f"--result is not JSON: {error}. Quote text twice: '\"text\"'") from error
     history = open_history(store)
-    find_run(history, run)
     unknown = history.unknown_outcomes(run)
     if not any(which in (each.node, each.key) for each in unknown):
         hint = did_you_mean(which, [name for each in unknown for name in (each.node, each.key)])

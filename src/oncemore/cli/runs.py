@@ -13,7 +13,7 @@ from .. import Checkpoint, RunRecord, Summary, UsageError
 from ..events import Event, RunFailed
 from ..settings import duration, seconds, size
 from . import options
-from .options import find_run, open_history
+from .options import open_history
 from .output import Part, columns, on_terminal, plural, print_json, print_tables, printable, timestamp
 
 _STATUSES = ("running", "finished", "failed", "interrupted", "killed", "forked")
@@ -81,7 +81,7 @@ def _run_row(run: RunRecord) -> tuple[str, ...]:
 def show(run: str, store: str | None, as_json: bool) -> None:
     """Show a run's status, steps and checkpoints."""
     history = open_history(store)
-    found = find_run(history, run)
+    found = history.run(run)
     summary, checkpoints = found.summary(), found.checkpoints
     unknown = [] if summary.status == "running" else history.unknown_outcomes(run)  # its steps may still be in progress
     error = next((e.error for e in reversed(list(found.events())) if isinstance(e, RunFailed)), "")
@@ -140,7 +140,7 @@ def events(run: str, since: int, follow: bool, jsonl: bool, store: str | None, a
     """Print the events of a run, in order."""
     if as_json and (follow or jsonl):
         raise click.UsageError("--json prints a single list; for a stream or one event per line, use --jsonl.")
-    found = find_run(open_history(store), run)
+    found = open_history(store).run(run)
     stream = found.follow(since) if follow else found.events(since)
     if as_json:
         print_json([_fields(event) for event in stream])

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 
 import click
 
-from .. import UsageError
-from ..events import StepEvent
 from ..history.compare import Comparison, Pair
 from ..history.explain import Change
 from . import options
 from .get import import_from_cwd
-from .options import complete_run, did_you_mean, find_run, open_history
+from .options import complete_run, open_history
 from .output import Part, columns, plural, print_json, print_result, print_tables
 
 
@@ -26,13 +24,7 @@ def why(run: str, node: str, diff: bool, store: str | None, as_json: bool) -> No
 
     NODE is a node or a step as `show` prints them. For a step, its most recent run is explained.
     """
-    found = find_run(open_history(store), run)
-    try:
-        explained = found.why(node)
-    except UsageError as error:
-        ran = [name for event in found.events() if isinstance(event, StepEvent) for name in (event.step, event.node)]
-        known = f" Steps that ran: {', '.join(dict.fromkeys(ran[::2]))}." if ran else ""
-        raise UsageError(f"no step or node {node!r} ran in run {run}.{did_you_mean(node, ran) or known}") from error
+    explained = open_history(store).run(run).why(node)
     if as_json:
         changes = [{**change.as_dict(), "diff": change.diff()} for change in explained.changes]
         print_json({**explained.as_dict(), "changes": changes})
@@ -60,8 +52,6 @@ def diff(run: str, other: str, store: str | None, as_json: bool) -> None:
     only where the stored bytes differ.
     """
     history = open_history(store)
-    for each in (run, other):
-        find_run(history, each)
     import_from_cwd()
     found = history.compare(run, other)
     rows = [row for pair in found.differing for row in _rows(pair, found)]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Union, overload
 
 from .. import events
 from ..codec import Decoded, loads
-from ..errors import CodecError, NotRecorded, StoreError, UsageError, warn
+from ..errors import CodecError, NotRecorded, StoreError, UsageError, did_you_mean, warn
 from ..files.blobs import keeping
 from ..records import Record
 from ..settings import secret
@@ -184,7 +184,8 @@ class Checkpoints(Sequence[Checkpoint]):
         found = self.get(which) or self.latest(which)
         if found is None:
             known = ", ".join(sorted({c.name or c.step or c.id for c in self._all})) or "none"
-            raise UsageError(f"there is no checkpoint {which!r}; existing checkpoints: {known}")
+            hint = did_you_mean(which, (name for c in self._all for name in (c.name, c.step, c.node, c.id) if name))
+            raise UsageError(f"there is no checkpoint {which!r}.{hint or f' Existing checkpoints: {known}'}")
         return found
 
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..entries import RunEntries
-from ..errors import UsageError
+from ..errors import UsageError, did_you_mean
 from ..events import Event, StepCompleted, StepFailed, StepNotKept
 from ..identity import Part, code_of
 from ..identity.display import rows_differing
@@ -146,11 +146,9 @@ def why(store: Store, run_id: str, log: Sequence[Event], which: str) -> Explanat
     ran = [event for event in log if isinstance(event, (StepCompleted, StepFailed, StepNotKept))]
     last = next((event for event in reversed(ran) if which in (event.node, event.step)), None)
     if last is None:
-        names = sorted({name for event in ran for name in (event.step, event.node)})
-        similar = difflib.get_close_matches(which, names, 3)
-        steps = ", ".join(dict.fromkeys(event.step for event in ran))
-        hint = f"did you mean {' or '.join(similar)}?" if similar else f"there are: {steps}"
-        raise UsageError(f"run {run_id}: no step or node {which!r} ran; {hint}")
+        steps = ", ".join(dict.fromkeys(event.step for event in ran)) or "none"
+        hint = did_you_mean(which, (name for event in ran for name in (event.step, event.node)))
+        raise UsageError(f"no step or node {which!r} ran in run {run_id}.{hint or f' Steps that ran: {steps}'}")
     entries, found = RunEntries(store, "", "", None), [Change.from_dict(change) for change in last.changes]
     if last.compared_with:
         codes = last.compared_with.rpartition(".")[2].partition("@")[0], last.fingerprint.partition(".")[2]

@@ -16,11 +16,10 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import resolve_name
 from types import FrameType, FunctionType
 from typing import Any, NamedTuple, TypeAlias
 
-from ...modules import is_project_module, module_of, once_per_type
+from ...modules import absolute_name, is_project_module, module_of, once_per_type, package_of
 from ..display import is_secret, statement_text
 from .bytecode_reads import reads
 from .syntax import UNREADABLE, digest_of_tree, hashed, read_source, steadily
@@ -160,12 +159,8 @@ def _text(path: str, space: Mapping[str, Any]) -> bytes | None:
 
 
 def _module(wanted: _Imported, space: Mapping[str, Any]) -> dict[str, Any] | None:
-    package = space.get("__package__") or getattr(space.get("__spec__"), "parent", None) or ""
-    try:
-        name = resolve_name("." * wanted.level + wanted.module, str(package))
-    except ImportError:
-        return None
-    return getattr(sys.modules.get(name), "__dict__", None)
+    name = absolute_name(wanted.module, wanted.level, package_of(space))
+    return getattr(sys.modules.get(name or ""), "__dict__", None)
 
 
 # --- finding the statements -----------------------------------------------------------------------------------------
@@ -440,15 +435,14 @@ def _in_method(function: FunctionType) -> Iterator[Filled]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     except (OSError, TypeError, SyntaxError, IndexError):
         return
-    if not isinstance(tree, _Function):
-        return
-    arguments = tree.args.posonlyargs + tree.args.args
+    arguments = tree.args.posonlyargs + tree.args.args if isinstance(tree, _Function) else []
     if not arguments:
         return
     own, nodes = arguments[0].arg, list(ast.walk(tree))
     tests = [part for each in nodes if (test := getattr(each, "test", None)) is not None for part in ast.walk(test)]
     tests += [part for each in nodes if isinstance(each, ast.BoolOp) for part in ast.walk(each)]
-    tried = any(isinstance(each, ast.ExceptHandler) and _catches(each, "AttributeError") for each in nodes)
+    caught = [each.type for each in nodes if isinstance(each, ast.ExceptHandler) and each.type is not None]
+    tried = any(getattr(part, "id", None) == "AttributeError" for each in caught for part in ast.walk(each))
     defaulted = [
         *zip(reversed(arguments), reversed(tree.args.defaults)),
         *zip(tree.args.kwonlyargs, tree.args.kw_defaults),
@@ -466,9 +460,3 @@ def _in_method(function: FunctionType) -> Iterator[Filled]:
                 looks = absent or any(isinstance(part, ast.Attribute) and part.attr == name for part in tests)
                 if value is not None and not isinstance(each, ast.AugAssign):
                     yield Filled(name, value, tree.name, looks, absent, defaults)
-
-
-def _catches(handler: ast.ExceptHandler, name: str) -> bool:
-    return handler.type is not None and any(
-        isinstance(each, ast.Name) and each.id == name for each in ast.walk(handler.type)
-    )

@@ -17,18 +17,19 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import EnumMeta
-from importlib.util import resolve_name
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from ...errors import FingerprintError
 from ...modules import (
+    absolute_name,
     canonical_name,
     is_importable_project,
     is_project_module,
     load_project_module,
     module_of,
     name_of_namespace,
+    package_of,
     project_folder,
 )
 from .. import values
@@ -444,7 +445,7 @@ class Walk:
         self._slot = None
         self._note_reader(module_of(type(value)), type(value).__qualname__)
         if "modules" in self._aware:
-            self._texts.update((str(space.get("__package__") or ""), text) for text in _texts_in(value))
+            self._texts.update((package_of(space), text) for text in _texts_in(value))
 
     def _project_path(self, value: object, slot: Slot | None, space: Space) -> bytes | None:
         """Describe a path inside the project's folder relative to it, because the folder may move."""
@@ -488,7 +489,7 @@ class Walk:
 
     def _note_module_names(self, space: Space, found: Reads) -> None:
         """Note the strings in a function that may be names of modules."""
-        package = str(space.get("__package__") or "")
+        package = package_of(space)
         self._texts.update((package, text) for text in found.texts)
         loads = any(REVEALING[word] == "modules" for word in found.reveals)
         if loads and any(chain[0] in _NAMES_OF_MODULE for chain in found.chains):
@@ -521,7 +522,7 @@ class Walk:
             if name == "__dict__":
                 self._visit_all(space)
             elif name in _NAMES_OF_MODULE and "modules" in self._aware:
-                self._texts.add((str(space.get("__package__") or ""), "."))
+                self._texts.add((package_of(space), "."))
             if name in _MODULE_NAMES:
                 return
             self.visit(space, name if name in space or "__getattr__" not in space else "__getattr__")
@@ -596,10 +597,7 @@ class Walk:
             self.records[part] = Record(digest, None)
             package = name if os.path.basename(path) == "__init__.py" else name.rpartition(".")[0]
             for module, level, member, _ in imports:
-                try:
-                    full = resolve_name("." * level + module, package)
-                except ImportError:
-                    continue
+                full = absolute_name(module, level, package) or ""
                 known = self._spaces.get(full)
                 if known is None:
                     found += files_named(f"{full}.{member}" if member else full, "")
@@ -622,10 +620,8 @@ class Walk:
 
     def _follow_import(self, wanted: Import, space: Space, found: Reads) -> None:
         """Follow an import inside a function. A project module is loaded, as the function itself would load it."""
-        package = space.get("__package__") or getattr(space.get("__spec__"), "parent", None) or ""
-        try:
-            name = resolve_name("." * wanted.level + wanted.module, str(package))
-        except ImportError:
+        name = absolute_name(wanted.module, wanted.level, package_of(space))
+        if name is None:
             return
         if not is_importable_project(name):
             self.foreign.add(name.partition(".")[0])

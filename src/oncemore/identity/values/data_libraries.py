@@ -472,7 +472,7 @@ _ARROW: dict[str, Describe] = {
 }
 
 
-LIBRARIES = {
+LIBRARIES: dict[str, dict[str, Describe]] = {
     "torch": {"Tensor": _tensor},
     "numpy": _NUMPY,
     "pandas": _PANDAS,
