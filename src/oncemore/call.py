@@ -190,8 +190,10 @@ class Definition:
             node.variants = run.variants
             node.call = node.identity.digest
         if behaviour.data:
-            busy = busy or group.entered != entered  # a concurrent step may have changed the data while we read it
-            code = behaviour.with_data(group.epochs.first(zip(self._data_names(call), behaviour.digests), busy=busy))
+            with group.lock:  # so that no step enters and leaves between the question and the use of its answer
+                busy = busy or group.entered != entered  # a concurrent step may have changed the data while we read it
+                first = group.epochs.first(zip(self._data_names(call), behaviour.digests), busy=busy)
+            code = behaviour.with_data(first)
             if code != behaviour.digest:
                 call.concurrent_node = entries.node(self.name, arguments.digest, code)
                 if busy or group.apart or self.name in run.concurrent.steps:

@@ -365,10 +365,15 @@ class Session:
         """Whether `ONCEMORE_REFRESH` requests that this node run again, which it does once per scope."""
         return node.step in self._refresh and (node.step, node.fingerprint) not in self._refreshed
 
+    def count_run(self, node: Node) -> None:
+        with self.group.lock:  # `+=` is not atomic
+            self.ran[node.step] += 1
+
     def count_reuse(self, step: str, key: str, seconds: float) -> None:
         self.used_nodes.add(key)
-        self.reused[step] += 1
-        self._saved[step] += seconds
+        with self.group.lock:
+            self.reused[step] += 1
+            self._saved[step] += seconds
         if self.report is not None:
             self.report.reused(step, seconds)
 
@@ -456,7 +461,7 @@ class Session:
                 "behind": snapshot.behind,
             }
             written = entries.write(node, packed, data, fields)
-            self.ran[node.step] += 1
+            self.count_run(node)
             if written is None:
                 if data.opening is not None and unseeded is not None:
                     unseeded.written = False
@@ -467,7 +472,7 @@ class Session:
             self.notify(written)
             self.retain()
         except HoldLost as error:
-            self.ran[node.step] += 1
+            self.count_run(node)
             log("run %s: %s is not recorded: %s", self.id, node.id, error)
         except (CodecError, StoreError) as error:
             message = str(error) if "effects" not in data.meta else re.sub(*_IN_EFFECTS, str(error))
@@ -477,7 +482,7 @@ class Session:
 
     def not_saved(self, node: Node, why: str, *, seconds: float) -> None:
         """Warn and record that a step returned a result that could not be saved."""
-        self.ran[node.step] += 1
+        self.count_run(node)
         self.unkept.setdefault(node.step, why)
         warn(f"step {node.step}: the result was not saved: {why}")
         event = events.StepNotKept(**node.about(), reason=why, seconds=seconds)
@@ -489,7 +494,8 @@ class Session:
 
     def record_failure(self, node: Node, error: Exception, *, reason: Reason, seconds: float) -> None:
         """Record that a step raised. A store that fails does not stop the program."""
-        self.failed[node.step] += 1
+        with self.group.lock:
+            self.failed[node.step] += 1
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         message = f"{type(error).__name__}: {error}"
         event = events.StepFailed(**node.about(), **reason.fields(), seconds=seconds, error=message, traceback=trace)

@@ -84,7 +84,8 @@ class Generators(Surrounding):
         now = state_digest(generators[bare][0]())
         if name == bare:
             return now.hex()
-        [first] = group.epochs.first([(f"random:{bare}", now)], busy=busy or group.entered != entered)
+        with group.lock:
+            [first] = group.epochs.first([(f"random:{bare}", now)], busy=busy or group.entered != entered)
         return str(first.hex())
 
     def label(self, name: str) -> str:
