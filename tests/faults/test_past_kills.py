@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from oncemore import History, checkpoint_scope, checkpointed, current_run, fork, retention
+from oncemore import History, checkpoint_scope, checkpointed, current_run, fork
 from oncemore.history import archive
 from oncemore.history import rollback as rollbacks
 from oncemore.retention import keep_last
@@ -73,7 +73,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same secret as the template, and many small transactions instead of few large ones."""
     monkeypatch.setenv("ONCEMORE_KEY", "the same for all")
-    monkeypatch.setattr(retention, "_BATCH", 8)
+    monkeypatch.setattr("oncemore.history.prune._BATCH", 8)
     monkeypatch.setattr(rollbacks, "_BATCH", 16)
     monkeypatch.setattr(archive, "_BATCH", 20_000)
 

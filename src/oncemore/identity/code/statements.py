@@ -435,7 +435,9 @@ def _in_method(function: FunctionType) -> Iterator[Filled]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     except (OSError, TypeError, SyntaxError, IndexError):
         return
-    arguments = tree.args.posonlyargs + tree.args.args if isinstance(tree, _Function) else []
+    if not isinstance(tree, _Function):
+        return
+    arguments = tree.args.posonlyargs + tree.args.args
     if not arguments:
         return
     own, nodes = arguments[0].arg, list(ast.walk(tree))
