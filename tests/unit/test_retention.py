@@ -252,6 +252,20 @@ def test_a_fork_does_not_remove_what_is_its_parents(store: str) -> None:
     assert ran(flow(store)) == []
 
 
+def test_one_prune_of_all_runs_leaves_nothing_that_no_run_reaches(store: str) -> None:
+    history = History(store)
+    flow(store)
+    history.rollback("r", to="load")
+    fork(history.run("r"), "s")  # looked at after its parent
+    history.undo_rollback("r")  # only the fork reaches what the rollback left ...
+    history.rollback("s", to="load")
+    history.undo_rollback("s")
+    flow(store, "s")  # ... and now the fork does not, either
+    assert history.verify().findings
+    history.prune(keep_last(99))
+    assert history.verify().findings == ()
+
+
 def test_a_run_that_is_running_is_skipped_and_said_so(store: str) -> None:
     with checkpoint_scope("r", store=store) as run:
         for n in range(3):

@@ -41,6 +41,7 @@ def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool, o
     """Remove the checkpoints of each run that the policy does not keep. Skips running ones except the caller's `own`."""
     gone: list[Checkpoint] = []
     skipped: list[str] = []
+    looked_at: list[tuple[Record, str]] = []
     for run_id in runs:
         record = records.read(store, run_id)
         if run_id != own and records.status(store, record) == "running":
@@ -59,9 +60,11 @@ def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool, o
                 continue
             gone += going
             break
-        if not dry_run and own is None:
-            clear(store, record.uid, run_id)
+        looked_at.append((record, run_id))
     if not dry_run and own is None:
+        # Forks before their parents: an alias that a fork has no use for any more may be the last to reach a parent's entry.
+        for record, run_id in sorted(looked_at, key=lambda each: -len(each[0].forebears)):
+            clear(store, record.uid, run_id)
         clean(store)
         if gone:
             free_space(store)
