@@ -316,7 +316,7 @@ def _assign_items(obj: Any, content: Any) -> None:
 def _assign_elements(obj: Any, content: Any) -> None:
     base: Any = next((base for base in (set, deque) if isinstance(obj, base)), type(obj))
     base.clear(obj)
-    (deque.extend if base is deque else base.update)(obj, content)
+    (base.extend if base is deque else base.update)(obj, content)
 
 
 def _assign_buffer(obj: Any, content: tuple[Any, int]) -> None:
