@@ -314,9 +314,13 @@ def _assign_items(obj: Any, content: Any) -> None:
 
 
 def _assign_elements(obj: Any, content: Any) -> None:
-    base: Any = next((base for base in (set, deque) if isinstance(obj, base)), type(obj))
+    if isinstance(obj, deque):
+        deque.clear(obj)
+        deque.extend(obj, content)
+        return
+    base: Any = set if isinstance(obj, set) else type(obj)
     base.clear(obj)
-    (base.extend if base is deque else base.update)(obj, content)
+    base.update(obj, content)
 
 
 def _assign_buffer(obj: Any, content: tuple[Any, int]) -> None:
