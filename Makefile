@@ -7,10 +7,10 @@
 #   make test-all                    the same on every Python from 3.10 on that is found: all tests on the newest, on the others
 #                                    those that `pytest --brief` selects; what CI runs
 #   make check                       ruff, mypy and pyright
-#   make campaign                    500 made-up scripts and public example scripts, killed, edited, resumed, compared with plain Python;
-#                                    the long tests at full length; COUNT=2000 for more scripts, ARGS="--only 17" for one of them
+#   make campaign MINUTES=30         kills, damage, hostile entries, random pipelines and fuzzing, in rounds, into docs/reliability.md;
+#                                    SEED=17 repeats its choices; without MINUTES, also public scripts and the long tests at full length
 
-export PYTHONS ARGS COUNT
+export PYTHONS ARGS MINUTES SEED
 
 # Any Python that really runs: a version manager's stand-in may be on the path and refuse.
 PYTHON := $(shell for p in "$$PYTHON" python3 python3.14 python3.13 python3.12 python3.11 python3.10 /usr/bin/python3 python; do \
@@ -49,7 +49,7 @@ demo:  ## a pipeline that fails at its fourth step and is started again
 bench:  ## oncemore beside its peers and the limits, into docs/performance.md (QUICK=1: two minutes; ARGS="calls store.hit": only these)
 	@python="$$($(PYTHON) -m tests.everywhere bench-python)" && "$$python" -m benchmarks $(if $(QUICK),--quick) $(ARGS)
 
-campaign:  ## made-up scripts (COUNT=500) and public example scripts, killed, edited, resumed and compared (ARGS="--only 17": one)
+campaign:  ## kills, damage, attacks and fuzzing for MINUTES=30, into docs/reliability.md (SEED=17 repeats; ARGS="--only 17": one script)
 	@$(PYTHON) -m tests.everywhere campaign
 
 clean:  ## remove environments, stores of the demo, caches

@@ -2,7 +2,7 @@
 
 `python -m tests.everywhere test` does all of it on the newest Python of this machine; `test-all` adds every other one, with the
 selection that `pytest --brief` makes. The oldest Python has wrapt 1, the others the newest wrapt; a Python that is alone is
-tested with both.
+tested with both. Both commands also install the wheel by itself, and run some tests against it where there is no `src`.
 
 ARGS in the environment is handed to pytest: then only those tests run, on the newest Python, and nothing else does.
 PYTHONS chooses versions ("3.10 3.13") for all of these.
@@ -13,16 +13,19 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as xml
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import List, Sequence, Tuple  # as plain as this file has to be for an old Python
 
-from tests.pythons import ROOT, SUPPORTED, VENVS, Python, Trouble, environment, find, say
+from tests.pythons import ROOT, SUPPORTED, VENVS, Python, Trouble, environment, find, install, say
 
 TEST = ["--editable", ".[test]"]
 FULL = ["--editable", ".[test,libraries]"]
@@ -30,6 +33,18 @@ LINT = ["--editable", ".[lint]"]
 DOCS = ["--editable", ".[docs]"]
 DEMO = ["--editable", ".", "numpy", "pandas"]
 BENCH = ["--editable", ".", "joblib", "numpy", "pandas"]
+# What builds the wheel and runs tests beside it: neither numpy nor any other library that the package does not require.
+WHEEL = ["hatchling>=1.26", "hypothesis>=6.100", "pytest>=9.0", "pytest-xdist>=3.6"]
+WHEEL_TESTS = [
+    "tests/cli/test_golden.py",
+    "tests/stores/test_conformance.py",
+    "tests/unit/test_history.py",
+    "tests/unit/test_map.py",
+    "tests/unit/test_public.py",
+    "tests/unit/test_pytest_plugin.py",
+    "tests/unit/test_scope.py",
+    "tests/unit/test_steps.py",
+]
 # One by one: a peer that cannot be installed here is left out, and the benchmark says so.
 PEERS = [
     ["cachier"],
@@ -191,11 +206,14 @@ def _pass(checks: list[Check]) -> bool:
 
 
 def _campaign(python: Python, arguments: list[str]) -> int:
-    """Scripts that are killed, edited and resumed, and end like plain Python; then the long tests at full length."""
-    inside = environment(python, "campaign", FULL, optional=PUBLIC)
-    made = [inside, "-m", "tests.properties.scripts", "--count", os.environ.get("COUNT") or "500", *arguments]
-    good = _succeeds("made-up scripts", made)
-    if not arguments:
+    """The campaign for MINUTES; without them, also public scripts, and the long tests at full length."""
+    inside = environment(python, "campaign", FULL, optional=[*PUBLIC, ["atheris"]])
+    if arguments:
+        return 0 if _succeeds("made-up scripts", [inside, "-m", "tests.properties.scripts", *arguments]) else 1
+    minutes, seed = os.environ.get("MINUTES"), os.environ.get("SEED")
+    chosen = ["--minutes", minutes or "30", *(["--seed", seed] if seed else [])]
+    good = _succeeds("campaign", [inside, "-m", "tests.campaign", "--write", *chosen])
+    if not minutes:
         sources = str(VENVS / "public")
         good &= _succeeds("public scripts", [inside, "-m", "tests.properties.public_scripts", "--sources", sources])
         good &= not _pytest("long tests", "campaign", inside, ["-m", "slow"], campaign="full")[1]
@@ -222,6 +240,10 @@ def _test(rounds: list[Round]) -> int:
         counts = _pytest(title, each.environment, inside, arguments)
         total = [before + now for before, now in zip(total, counts)]
         lines.append(f"{title}: {_summed(counts)} in {time.monotonic() - begun:.0f} s")
+    begun = time.monotonic()
+    counts = _test_wheel(rounds[0].python)
+    total = [before + now for before, now in zip(total, counts)]
+    lines.append(f"the installed wheel: {_summed(counts)} in {time.monotonic() - begun:.0f} s")
     print("\n== summary")
     print(*lines, sep="\n")
     absent = [minor for minor in SUPPORTED if minor not in {each.python.minor for each in rounds}]
@@ -230,6 +252,23 @@ def _test(rounds: list[Round]) -> int:
     print(f"checks and documentation {'clean' if clean else 'FAILED'}, {time.monotonic() - start:.0f} s in all")
     print(_summed(total), flush=True)
     return 0 if clean and not total[1] else 1
+
+
+def _test_wheel(python: Python) -> tuple[int, int, int]:
+    """Build the wheel, install it with nothing but what it requires, and run tests from a tree that has no `src`."""
+    name = f"{python.minor}-wheel"
+    inside = environment(python, name, WHEEL)
+    with tempfile.TemporaryDirectory(prefix="oncemore-wheel-") as folder:
+        tree, dist = Path(folder, "tree"), Path(folder, "dist")
+        subprocess.run([inside, "-m", "hatchling", "build", "-t", "wheel", "-d", dist], cwd=ROOT, check=True)
+        (wheel,) = dist.iterdir()
+        install(python, inside, [f"{wheel}[cli]"], f"installing {wheel.name}")
+        install(python, inside, ["--force-reinstall", "--no-deps", str(wheel)], f"installing {wheel.name} anew")
+        for part in ("docs", "tests"):
+            shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+        for file in ("README.md", "pyproject.toml"):
+            shutil.copy(ROOT / file, tree / file)
+        return _pytest(f"Python {python.version}, the installed wheel", name, inside, WHEEL_TESTS, tree=tree)
 
 
 def _test_some(pythons: list[Python], arguments: list[str]) -> int:
@@ -252,11 +291,14 @@ def _wrapt(inside: str) -> str:
     return subprocess.run([inside, "-c", ask], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
-def _pytest(title: str, name: str, inside: str, arguments: list[str], campaign: str = "short") -> tuple[int, int, int]:
-    """Run the tests in one environment: how many passed, failed and were skipped."""
+def _pytest(
+    title: str, name: str, inside: str, arguments: list[str], campaign: str = "short", tree: Path = ROOT
+) -> tuple[int, int, int]:
+    """Run the tests of a tree in one environment: how many passed, failed and were skipped."""
     # The tests start some thousand processes: ours is compiled once. What tests write and edit is not: two edits within a
     # second would leave Python with the first.
-    subprocess.run([inside, "-m", "compileall", "-q", "src"], cwd=ROOT, check=True)
+    if tree == ROOT:  # a wheel is compiled when it is installed
+        subprocess.run([inside, "-m", "compileall", "-q", "src"], cwd=ROOT, check=True)
     env = {**os.environ, "ONCEMORE_TEST_CAMPAIGN": campaign, "PYTHONDONTWRITEBYTECODE": "1"}
     workers = str(max(2, min(8, os.cpu_count() or 2)))
     report = VENVS / "reports" / f"{name}.xml"
@@ -264,7 +306,7 @@ def _pytest(title: str, name: str, inside: str, arguments: list[str], campaign: 
     report.unlink(missing_ok=True)
     print(f"\n== tests: {title}", flush=True)
     command = [inside, "-m", "pytest", "-q", "-n", workers, "--dist=worksteal", f"--junitxml={report}", *arguments]
-    code = subprocess.run(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL).returncode
+    code = subprocess.run(command, cwd=tree, env=env, stdin=subprocess.DEVNULL).returncode
     total = failed = skipped = 0
     for suite in xml.parse(report).iter("testsuite") if report.is_file() else ():
         total += int(suite.get("tests", 0))

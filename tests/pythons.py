@@ -147,10 +147,10 @@ def environment(python: Python, name: str, requirements: list[str], optional: Se
     say(f"making .venvs/{name} with Python {python.version}")
     _complete(python)
     _make(python, folder)
-    _install(python, inside, requirements, f"installing into .venvs/{name}")
+    install(python, inside, requirements, f"installing into .venvs/{name}")
     for each in optional:
         try:
-            _install(python, inside, each, f"installing {each[0]}")
+            install(python, inside, each, f"installing {each[0]}")
         except Trouble as trouble:
             say(f"left out: {str(trouble)[:2000]}")
     stamp.write_text(digest)
@@ -161,7 +161,7 @@ def _make(python: Python, folder: Path) -> None:
     _run([python.path, "-m", "venv", "--clear", str(folder)], f"making .venvs/{folder.name} with {python.path}")
 
 
-def _install(python: Python, inside: str, requirements: Sequence[str], what: str) -> None:
+def install(python: Python, inside: str, requirements: Sequence[str], what: str) -> None:
     """With uv, which takes a minute less for four Pythons; with pip where uv cannot be had or fails."""
     uv, env = _uv(python)
     if uv:

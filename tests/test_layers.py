@@ -24,7 +24,7 @@ LAYERS: dict[str, set[str]] = {
         *("records", "node", "entries", "effects_once"),
         *("history.timeline", "history.summary", "history.explain"),
     },
-    "scope, call and step": {"session", "run", "map", "loop", "scope", "generators", "call", "step"},
+    "scope, call and step": {"session", "run", "map", "loop", "scope", "generators", "call", "step", "result"},
     "outer rooms": {"history", "retention", "rehearsal", "report", "cli", "testing", FACE},
 }
 RANK = {room: rank for rank, rooms in enumerate(LAYERS.values()) for room in rooms}
@@ -34,6 +34,7 @@ STORES = {"stores", "stores.buffers", "errors", "modules"}  # a store knows noth
 HEAVY = {
     *("numpy", "pandas", "polars", "pyarrow", "joblib", "attr", "hypothesis", "pytest"),
     *("psycopg", "redis", "obstore", "dask", "ray", "rich", "click", "IPython"),
+    *("langgraph", "sklearn"),
 }
 
 # Rooms that a script enters only if it asks for them: they are imported where they are needed.

@@ -4,6 +4,7 @@ from importlib import import_module as _import_module
 from os import environ as _environ
 from typing import TYPE_CHECKING
 
+from .call import Recorded
 from .errors import (
     CheckpointWarning,
     CodecError,
@@ -25,6 +26,7 @@ from .history.summary import Summary
 from .identity import Fingerprint, register_identity
 from .map import Failure, Results
 from .node import idempotency_key
+from .result import Result
 from .run import Run, current_run
 from .scope import checkpoint_scope
 from .step import Step, checkpointed, memoized
@@ -34,6 +36,8 @@ from .surroundings import Surrounding, register_surrounding
 if TYPE_CHECKING:
     from .history.checkpoints import Checkpoint, Checkpoints
     from .history.history import History, RunRecord, fork
+
+    __version__: str
 
 __all__ = [
     "Change",
@@ -52,6 +56,8 @@ __all__ = [
     "NotRecorded",
     "OncemoreError",
     "OutputMissing",
+    "Recorded",
+    "Result",
     "Results",
     "Run",
     "RunRecord",
@@ -91,6 +97,8 @@ if not TYPE_CHECKING:  # a checker would take any name for one of ours
     }
 
     def __getattr__(name):
+        if name == "__version__":
+            return _import_module("importlib.metadata").version(__name__)
         if name not in _LAZY:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(_import_module(f".{_LAZY[name]}", __name__), name)

@@ -7,8 +7,10 @@ once or awaits. Generator steps differ only in the middle of the path (see gener
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,9 +26,10 @@ from .files.blobs import keeping
 from .flight import Blocking, Lease, Path, acquire, drive, drive_async
 from .history.explain import Dependencies, Reason, compare
 from .identity import Arguments, Behaviour, Identity
-from .node import ASKED, GONE, LEFT_OUT, NEW, CheckpointData, Node, inside, steps_around
-from .session import Session
-from .settings import seconds
+from .modules import loaded
+from .node import ASKED, GONE, LEFT_OUT, NEW, PUT, CheckpointData, Node, inside, steps_around
+from .session import Session, shared_only
+from .settings import Duration, seconds
 from .stores import Bytes
 from .surroundings import CallContext, Watcher, depend, digest_of, inputs, obstacles, repeated, restore, verifying
 from .surroundings.outputs import check_outputs
@@ -61,6 +64,7 @@ class Call:
     concurrent_node: Node | None = (
         None  # the node if the step runs concurrently with others (see surroundings/overlap.py)
     )
+    stale: bool = False  # the look-up found a result that has expired and is served once more
     intent: Bytes | None = None  # effect="once" only: the stored intent, read under the lease
 
     def use_concurrent_node(self) -> None:
@@ -86,6 +90,24 @@ class Recalled(NamedTuple):
     context: CallContext | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What is recorded of a call, for the option `validate`."""
+
+    step: str
+    time: float  # when it was recorded, in seconds since 1970
+    seconds: float  # how long it took
+    arguments: Mapping[str, Any]  # those of the call at hand, by parameter, with defaults filled in
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was recorded."""
+        return time.time() - self.time
+
+
+_refreshing: set[str] = set()  # the nodes whose stale results are being refreshed in this process
+_tasks: set[Any] = set()  # an event loop holds its tasks weakly
+
 _CHANGES_ELSEWHERE = "its changes were recorded with a step that ran at the same time and is not skipped"
 
 
@@ -95,12 +117,13 @@ class Definition:
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self.function, self.options = function, options
         self.name: str = options["name"] or _default_name(function)
+        current.declared.add(self.name)
         self.share: bool = options["share"]
         self.every_call: bool = options["every_call"]
         if options["effect"] not in (None, "once"):
             raise UsageError(f"step {self.name}: effect={options['effect']!r} is not supported; use effect='once'")
         self.once = options["effect"] == "once"
-        self.expires: float | None = None if options["expires"] is None else seconds(options["expires"])
+        self._limit(options["expires"], options["stale"])
         identity_options = {name: options[name] for name in ("version", "ignore", "key", "code", "inputs", "redact")}
         if options["inputs"] == inputs.OBSERVED:
             identity_options["inputs"] = ()
@@ -114,6 +137,24 @@ class Definition:
             self._drive = generators.drive if inspect.isgeneratorfunction(function) else generators.drive_async
         if self.once and self.yields:
             raise UsageError(f"step {self.name}: effect='once' does not work on generators; return a value instead")
+
+    def _limit(self, expires: Duration | None, stale: Duration | None) -> None:
+        self.expires = None if expires is None else seconds(expires)
+        self.stale = 0.0 if stale is None else seconds(stale)
+        if stale is not None and (expires is None or not self.share):
+            raise UsageError(f"step {self.name}: stale= is for shared results that expire; use @memoized(expires=...)")
+
+    def within(self, expires: Duration | None, stale: Duration | None = None) -> Definition:
+        """The same step with another maximum age."""
+        other = copy.copy(self)
+        other.options = {**self.options, "expires": expires, "stale": stale}
+        other._limit(expires, stale)
+        return other
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a plain function: no coroutine function and no generator."""
+        return self._drive is drive
 
     def call(self, run: Session, args: tuple[Any, ...], kwargs: dict[str, Any], *, fresh: bool = False) -> Any:
         """Call the step: the value, a coroutine, or a generator. `fresh` runs it even if it has a checkpoint."""
@@ -140,6 +181,8 @@ class Definition:
             while not leases:
                 found = None if fresh else (yield from self.try_recall(call))
                 if found is not None:
+                    if call.stale:
+                        self._refresh_behind(call)
                     return self.reuse(call, found)
                 leases = yield from self._acquire(call, fresh)  # none if another thread or task had it: recall again
             lease = leases[-1]
@@ -273,7 +316,7 @@ class Definition:
         For an effect="once" call that was performed but has no valid checkpoint, the record of its performance.
         """
         if call.run.wants_fresh(call.node, once=self.once):
-            found = Lookup(None, ASKED[1])
+            found = Lookup(None, call.run.fresh_reason(call.node))
         else:
             found = self._find_checkpoint(call, again)
             if found.entry is None and self.once:
@@ -303,8 +346,14 @@ class Definition:
             self._warn_runs_again(call, why, f"its result, or one of its effects, was {LEFT_OUT}")
         if entry is not None and self.expires is not None:
             age = time.time() - entry.time
-            if age > self.expires:
+            call.stale = self.expires < age <= self.expires + self.stale and entry.value_only
+            if age > self.expires and not call.stale:
                 return Lookup(None, f"expired: {age:.0f} s old, valid for {self.expires:.0f} s")
+        if entry is not None and self.options["validate"] is not None:
+            arguments = dict(zip(self.identity.names, call.arguments.bound))
+            recorded = Recorded(step=self.name, time=entry.time, seconds=entry.seconds, arguments=arguments)
+            if not self.options["validate"](recorded):
+                return Lookup(None, "rejected by validate=")
         if entry is not None and entry.read_files and inputs.observes(run, self.options):
             changed = inputs.changed(run, entry.meta["files"])  # recorded before inputs="observed" was set
             if changed is not None:
@@ -500,6 +549,64 @@ class Definition:
         if self.once and not isinstance(error, OutputMissing):  # which is raised after the body has finished
             effects_once.withdraw(call.entries, call.node)
         call.run.record_failure(call.node, error, reason=reason, seconds=seconds)
+
+    # -- results that do not come from running the function here and now
+
+    def put(self, call: Call, value: Any) -> None:
+        """Record a value that the function did not compute."""
+        if self.once or self.yields:
+            remedy = "run.resolve(...) settles what it did" if self.once else "put() has no items to record"
+            raise UsageError(f"step {self.name}: a result can't be put for effect='once' or a generator; {remedy}")
+        leases: list[Lease[Any]] = []
+        while not leases:
+            leases = drive(self._acquire(call, True))
+        try:
+            data = CheckpointData.of(value, {}, self.context(call), self.dependencies(call), once=False)
+            data.hold, data.seen, data.damaged = leases[0].hold, leases[0].entry, call.damaged
+            call.run.record_result(call.node, data, reason=Reason(PUT), seconds=0.0, ran=False)
+        finally:
+            leases[0].release()
+
+    def _refresh_behind(self, call: Call) -> None:
+        """Compute a new result for a stale one, in a thread or task of its own, with a copy of the arguments."""
+        key = call.node.key
+        if key in _refreshing or current.rehearsal is not None:
+            return
+        ignored, memo = self.options["ignore"], dict[int, Any]()
+        for name, value in zip(self.identity.names, call.arguments.bound):
+            if name in ignored:
+                memo[id(value)] = value  # passed as it is: a client, say
+        try:
+            args, kwargs = copy.deepcopy((call.args, call.kwargs), memo)
+        except Exception as error:  # copying runs the user's classes
+            warn(f"step {self.name}: its stale result is used, but not refreshed: an argument can't be copied: {error}")
+            return
+        _refreshing.add(key)
+        session, fresh = shared_only(Session("", call.run.store)), self.within(self.expires)
+
+        def done(error: BaseException | None) -> None:
+            _refreshing.discard(key)
+            call.entries.drop_cache()
+            if error is not None:
+                warn(f"step {self.name}: its stale result could not be refreshed: {type(error).__name__}: {error}")
+
+        if self._drive is drive_async:
+            asyncio: Any = loaded("asyncio")
+            task = asyncio.get_running_loop().create_task(fresh.call(session, args, kwargs))
+            _tasks.add(task)
+            task.add_done_callback(_tasks.discard)
+            task.add_done_callback(lambda task: done(None if task.cancelled() else task.exception()))
+            return
+
+        def refresh() -> None:
+            try:
+                fresh.call(session, args, kwargs)
+            except BaseException as error:
+                done(error)
+            else:
+                done(None)
+
+        threading.Thread(target=refresh, name=f"oncemore-refresh-{self.name}").start()
 
     # -- what the surroundings see, and why the step runs
 

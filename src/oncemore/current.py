@@ -31,6 +31,7 @@ _NOT_SET: Any = object()
 _current: ContextVar[Session | None] = ContextVar("oncemore_run", default=_NOT_SET)  # not set outside of any scope
 rehearsal: Look | None = None  # during a dry run (see rehearsal/dry_run.py)
 opened: dict[Session, tuple[Session | None, int]] = {}  # the runs open in this process: their outer runs and threads
+declared: set[str] = set()  # the names of all steps and loops that this process has met
 engaged: set[object] = set()  # references to active runs and dry runs; without any, a call is a plain function call
 
 

@@ -172,21 +172,28 @@ def forget(entries: RunEntries, node: Node) -> bool:
 
 
 def resolve(of_run: Sequence[RunEntries], which: str, happened: bool, result: Any) -> None:
-    """Settle the intent with that idempotency key or node id."""
-    for entries, key, found in ((each, *intent) for each in of_run for intent in each.intents()):
-        if found.meta.get("settled") or which not in (key.rpartition("/")[2], found.meta["node"]):
-            continue
-        entries.performed = None
-        if "doubt" in found.meta and not (happened and result is not None):
-            entries.put(key, None, _decided(found.meta, happened), time=found.time)
-        elif happened:
-            entries.put(key, result, {**found.meta, "settled": RESOLVED}, time=found.time)
-        else:
-            _remove_intent(entries, found)
-        return
-    raise UsageError(
-        f"this run has no unknown outcome called {which!r}; use the node id or the key that UnknownOutcome names"
-    )
+    """Settle the intent with that idempotency key or node id, or the only one of the step with that name."""
+    pending = [(each, *intent) for each in of_run for intent in each.intents() if not intent[1].meta.get("settled")]
+    named = [one for one in pending if which in (one[1].rpartition("/")[2], one[2].meta["node"])]
+    named = named or [one for one in pending if one[2].meta["step"] == which]
+    if not named:
+        raise UsageError(
+            f"this run has no unknown outcome called {which!r}; use the node id or the key that UnknownOutcome names, or the "
+            f"name of its step"
+        )
+    if len(named) > 1:
+        nodes = ", ".join(sorted(found.meta["node"] for _, _, found in named))
+        raise UsageError(
+            f"step {which} has {len(named)} calls whose outcome is unknown; resolve them one by one: {nodes}"
+        )
+    [(entries, key, found)] = named
+    entries.performed = None
+    if "doubt" in found.meta and not (happened and result is not None):
+        entries.put(key, None, _decided(found.meta, happened), time=found.time)
+    elif happened:
+        entries.put(key, result, {**found.meta, "settled": RESOLVED}, time=found.time)
+    else:
+        _remove_intent(entries, found)
 
 
 def _decided(meta: dict[str, Any], same: bool) -> dict[str, Any]:
@@ -203,6 +210,7 @@ def _decided(meta: dict[str, Any], same: bool) -> dict[str, Any]:
 class Unknown:
     """A call of an effect="once" step that started and never completed, or that may be one that was performed before."""
 
+    step: str
     node: str
     key: str
     begun: datetime
@@ -212,6 +220,7 @@ def unknown(entries: RunEntries) -> list[Unknown]:
     """The calls whose outcome is unknown, and that the user has not resolved yet."""
     return [
         Unknown(
+            step=found.meta["step"],
             node=found.meta["node"],
             key=key.rpartition("/")[2],
             begun=datetime.fromtimestamp(found.time, timezone.utc),

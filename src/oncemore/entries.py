@@ -6,11 +6,13 @@ in one scan. From then on, a miss reads nothing from the store before it acquire
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from .codec import Decoded, Encoded, Naming, Packed, encode, pack, seal, tombstone, unseal
@@ -35,6 +37,7 @@ from .keys import (
     loop_snapshots_of,
     quoted,
     state_of,
+    used_key,
     variant_key,
 )
 from .node import FORGOTTEN, GONE, CheckpointData, Node
@@ -103,6 +106,7 @@ class RunEntries:
         self._by_step: dict[str, tuple[dict[str, list[str]], list[str]]] = {}
         self.performed: Any = None  # the known effect="once" calls, see effects_once.py
         self._codes: dict[str, tuple[dict[str, Part], dict[str, str]]] = {}  # parts and packages by code digest
+        self._used: set[str] = set()  # memoized functions whose last use is marked
         self._fetching: dict[str, tuple[int, Completion]] = {}  # by prefix: the process that is fetching it
 
     def node(self, step: str, arguments: str, code: str) -> Node:
@@ -476,6 +480,17 @@ class RunEntries:
         release(self.store, unused)
         self._cache_written(put, removed)
         return bool(valid)
+
+    def mark_used(self, step: str) -> None:
+        """Note that a memoized function had a hit: one look per process, and one write per day."""
+        if step in self._used:
+            return
+        self._used.add(step)
+        key, now = used_key(step), datetime.now(timezone.utc).isoformat(timespec="seconds").encode()
+        with contextlib.suppress(StoreError):  # a store that cannot be written to still serves hits
+            before = self.store.get(key)
+            if before is None or bytes(before)[:10] != now[:10]:
+                self.store.commit(put={key: [now]})
 
     def _under_replaced_prefixes(self, node: Node) -> list[str] | None:
         """The keys of the node under prefixes that rollbacks of the run have replaced. None if forks may need the entries."""

@@ -161,7 +161,7 @@ logger = logging.getLogger("oncemore")
 
 def log(message: str, *args: object) -> None:
     """Log something that users rarely need to know."""
-    logger.info(message, *args)
+    logger.debug(message, *args)
 
 
 def warn(message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import threading
 import time
 from contextvars import ContextVar
@@ -36,6 +37,11 @@ def lane() -> str:
     if task is not None:
         name = task.get_name()
     return str(os.getpid()) if name == "MainThread" else f"{os.getpid()}/{name}"
+
+
+def named(pid: int) -> str:
+    """A process of this machine, for messages."""
+    return f"pid {pid} on {platform.node()}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from contextvars import copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
 from .errors import StoreError, log, trimmed, warn
-from .events import lane, on_behalf_of
+from .events import lane, named, on_behalf_of
 from .keys import WAITING
 from .stores import Bytes, Hold, Store
 
@@ -90,12 +90,18 @@ class Completion:
 
     def __init__(self, owner: object) -> None:
         self._owner = weakref.ref(owner)
+        self._lane = lane()
         self._ended = False
         self._waiting: list[Callable[[], object]] = []
 
     @property
     def over(self) -> bool:
         return self._ended or self._owner() is None
+
+    def holder(self) -> str:
+        """The thread or task that is to finish, for messages."""
+        pid, _, name = self._lane.partition("/")
+        return f"{f'thread or task {name}' if name else 'the main thread'} of this process ({named(int(pid))})"
 
     def then(self, notify: Callable[[], object]) -> None:
         """Call `notify` when it ends, in whichever thread that happens; possibly twice."""
@@ -267,11 +273,11 @@ class Waiting:
         self._began = time.monotonic()
         self._reported = False
 
-    def may_go_on(self, what: str, where: str) -> bool:
+    def may_go_on(self, what: str, holder: Callable[[], str]) -> bool:
         """Whether this call is to compute without the lease, since nobody could go on otherwise."""
         if time.monotonic() - self._began >= _REPORT_AFTER and not self._reported:
             self._reported = True
-            warn(f"still waiting for {what} after {_REPORT_AFTER:.0f} s: {where} is computing it")
+            warn(f"still waiting for {what} after {_REPORT_AFTER:.0f} s: {holder()} is computing it")
         if not self._around:
             return False  # it holds nothing that anybody could wait for
         try:
@@ -345,12 +351,20 @@ def acquire(
         lease.seen = look(lease.entry)
         return True
 
-    def go_on(where: str) -> bool:
-        if not waiting.may_go_on(name or key, where):
+    def another_process() -> str:
+        holder: Callable[[str], int | None] | None = getattr(
+            store, "holder", None
+        )  # only stores on this machine know it
+        pid = None if holder is None else holder(key)
+        return "another process" if pid is None else f"another process ({named(pid)})"
+
+    def go_on(holder: Callable[[], str]) -> bool:
+        if not waiting.may_go_on(name or key, holder):
             return False
+        computed = f"{name or key} is being computed by {holder()}, which waits for a step around this call"
         if required:
-            raise StoreError(f"{name or key} is being computed by {where}, which waits for a step around this call")
-        warn(f"{name or key} is being computed by {where}, which waits for a step around this call. It runs here, too")
+            raise StoreError(computed)
+        warn(f"{computed}. It runs here, too")
         lease.seen = look(store.get(key))
         return True
 
@@ -359,7 +373,7 @@ def acquire(
         if other is not None:
             wait = Wait(other)
             while not (yield wait):
-                if (yield Blocking(go_on, "another thread or task")):
+                if (yield Blocking(go_on, other.holder)):
                     return lease
             return None
         while not (yield Blocking(take)):
@@ -367,7 +381,7 @@ def acquire(
             pause = min(2 * pause, _LONGEST_PAUSE)
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + _CHECK_OWNER_EVERY
-                if (yield Blocking(go_on, "another process")):
+                if (yield Blocking(go_on, another_process)):
                     return lease
         return lease
     except BaseException:

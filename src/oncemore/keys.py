@@ -22,6 +22,7 @@ RUNS, EVENTS, NODES, SHARED, STATES, ITEMS, INTENTS = "run/", "event/", "node/",
 CHUNKS, LISTINGS, PENDING = "blob/", "files/", "pending/"
 FORKS, DELETED = "forks/", "gone/"
 WAITING = "waiting/"  # marks of calls that wait for a lease
+USED = "used/"  # marks of when a memoized function last had a hit
 
 OWNER = "key/owner"  # holds the id of the key that the store was made with. Not signed, as other keys must read it
 OTHERS = "other/"  # what the keys of entries written with other keys begin with
@@ -31,7 +32,7 @@ ALIASES = "changed/aliases"  # aliases were created
 REMOVED = "changed/removed"  # entries were removed
 BLOBS = "changed/blobs"  # a step relies on a chunk of a file that existed already
 
-_UNSIGNED = (PENDING, "changed/", FORKS, DELETED, "key/", OTHERS, WAITING)
+_UNSIGNED = (PENDING, "changed/", FORKS, DELETED, "key/", OTHERS, WAITING, USED)
 
 
 def in_key(name: str, longest: int = 900) -> str:
@@ -162,6 +163,11 @@ def node_key(prefix: str, step: str, arguments: str, code: str) -> str:
 def variant_key(key: str, reads: Mapping[str, str]) -> str:
     """The key of a node's checkpoint for these values read. The node's own entry, under `key`, points to it."""
     return f"{key}@{blake3(json.dumps(reads, sort_keys=True).encode()).hexdigest(length=16)}"
+
+
+def used_key(step: str) -> str:
+    """The mark of when a memoized function last had a hit."""
+    return USED + quoted(step)
 
 
 def loop_snapshots_of(prefix: str, loop: str) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from blake3 import blake3
 
+from . import current
 from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
 from .events import SnapshotSaved
 from .identity.values import Digests, digest
@@ -43,6 +44,7 @@ def loop(run: Session, name: str, items: Iterable[Any], every: Every, body: Fram
     if run.disabled:
         yield from items
         return
+    current.declared.add(name)
     snapshots = _Snapshots(run, name, items, enclosing, body)
     rest = snapshots.resume(items)
     seen = first = snapshots.prefix.count
@@ -160,6 +162,7 @@ class _Begin:
         self.state, self.generators = run.state.values_by_key(), every_state()
         self.recorders = self.changes, self.taken = Changes(), Taken()
         self.restored: set[str] = set()  # state keys and generators restored from a snapshot
+        self.saved = False  # whether this scope has saved a snapshot
         self.roots = Roots(self._find, walk=self._walk)
         for key in self.state:
             self.roots.add("state", key)
@@ -219,17 +222,21 @@ class _Snapshots:
         self._items = ""
         self._last = ""  # key of the snapshot that the next one replaces
         self._others: list[_Snapshot] = []
+        self._refreshed: list[str] = []  # refreshed loops: keys of the snapshots that the first new one replaces
         self._saved_at = self._save_seconds = 0.0  # of the last snapshot; 0 seconds if it was small
 
     # -- resuming
 
     def resume(self, items: Iterable[Any]) -> Iterator[Any]:
         """Restore the furthest snapshot that fits the items; returns the items after it."""
-        self._items = _identity(items)
+        run, self._items = self._run, _identity(items)
         try:
-            found = [_Snapshot.from_key(key) for key in self._run.entries.find_loops(self.path)]
+            found = [_Snapshot.from_key(key) for key in run.entries.find_loops(self.path)]
         except StoreError as error:
             self._refuse(error)
+            return iter(items)
+        if (run.refresh.everything or self._name in run.refresh.names) and not self.begin.saved:
+            self._refreshed = [each.key for each in found]
             return iter(items)
         self._others = found
         same = [each for each in found if each.items == self._items != ""]
@@ -394,6 +401,7 @@ class _Snapshots:
             except CodecError:
                 begin.variables.without_refused(value["variables"], named)
                 self._last, size = write()
+            begin.saved, self._refreshed = True, []
             if done:
                 self._last = ""
             self._saved_at = time.perf_counter()
@@ -407,7 +415,7 @@ class _Snapshots:
         """The keys to remove: the previous snapshot, and those for other items that have least progress, if there are many."""
         others = sorted(each for each in self._others if each.key != self._last)
         excess = [each.key for each in others[: max(0, len(others) - _MOST_OTHERS)]]
-        return [key for key in (self._last, *excess) if key]
+        return [key for key in (self._last, *excess, *self._refreshed) if key]
 
     def _changed(self) -> dict[str, Any]:
         """What differs from when the loop began."""

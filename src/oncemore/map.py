@@ -1,9 +1,9 @@
-"""Many calls of one step, several at a time: `run.map`."""
+"""Many calls of one step, several at a time: `run.map` and `run.starmap`."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
@@ -24,7 +24,10 @@ Progress = AbstractContextManager[Callable[[], None]]
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Takes the place of a result when the call failed; the next run tries it again."""
+    """Takes the place of a result when the call failed; the next run tries it again.
+
+    `item` is the item, or the tuple of arguments if the step took several.
+    """
 
     index: int
     item: Any
@@ -41,41 +44,64 @@ class Results(list[Any]):
 
 def map_items(
     run: Session,
-    step: Callable[[Any], Any],
-    items: Iterable[Any],
+    step: Callable[..., Any],
+    iterables: Sequence[Iterable[Any]],
+    constants: Mapping[str, Any],
     concurrency: int,
     on_error: OnError,
     name: str | None,
 ) -> Results | Coroutine[Any, Any, Results]:
-    """Call `step(item)` for every item; returns a coroutine if the step is a coroutine function."""
+    """Call the step with one item of each iterable, and the constants; a coroutine if the step is a coroutine function."""
+    columns = [list(items) for items in iterables]
+    if len({len(items) for items in columns}) > 1:
+        lengths = ", ".join(str(len(items)) for items in columns)
+        raise UsageError(f"run.map needs as many items in each iterable, not {lengths}; shorten the longer ones")
+    many = len(columns) > 1
+    return call_with(run, step, list(zip(*columns)), constants, concurrency, on_error, name, many=many)
+
+
+def call_with(
+    run: Session,
+    step: Callable[..., Any],
+    arguments: Sequence[tuple[Any, ...]],
+    constants: Mapping[str, Any],
+    concurrency: int,
+    on_error: OnError,
+    name: str | None,
+    *,
+    many: bool = True,
+) -> Results | Coroutine[Any, Any, Results]:
+    """Call the step with each tuple of arguments, and the constants. Unless `many`, the tuples have one item."""
     if concurrency < 1:
         raise UsageError(f"concurrency must be at least 1, not {concurrency}")
     if on_error not in ("raise", "collect"):
         raise UsageError(f"on_error must be 'raise' or 'collect', not {on_error!r}")
-    todo = list(items)
-    progress = _progress(run, step, name, len(todo))
+    progress = _progress(run, step, name, len(arguments))
     side_by_side = run.beside.map() if concurrency > 1 else nullcontext()
-    find_skippable = _skippable_finder(step) if concurrency > 1 else None
-    calls = _Calls(step, todo, concurrency, on_error, progress, side_by_side, find_skippable)
+    call: Callable[..., Any] = partial(step, **constants) if constants else step
+    find_skippable = _skippable_finder(call) if concurrency > 1 else None
+    calls = _Calls(call, arguments, many, concurrency, on_error, progress, side_by_side, find_skippable)
     return _map_in_tasks(calls) if inspect.iscoroutinefunction(step) else _map_in_threads(calls)
 
 
 class _Calls(NamedTuple):
     """The calls that a map makes, and how."""
 
-    step: Callable[[Any], Any]
-    items: Sequence[Any]
+    step: Callable[..., Any]
+    arguments: Sequence[tuple[Any, ...]]
+    many: bool  # whether a call has several arguments, besides constants
     concurrency: int
     on_error: OnError
     progress: Progress
     side_by_side: AbstractContextManager[None]
-    find_skippable: Callable[[Any], Path[_Skippable | None]] | None
+    find_skippable: Callable[..., Path[_Skippable | None]] | None
 
     def failed(self, index: int, error: Exception) -> Failure:
         """Raise the error, or return the `Failure` that takes the place of the result."""
         if self.on_error == "raise":
             raise error
-        return Failure(index=index, item=self.items[index], error=error)
+        given = self.arguments[index]
+        return Failure(index=index, item=given if self.many else given[0], error=error)
 
     def one(self, index: int, call: Callable[[], Any], advance: Callable[[], None]) -> Any:
         """The result of one call."""
@@ -89,7 +115,7 @@ class _Calls(NamedTuple):
     def skip(self, found: Sequence[Any], advance: Callable[[], None]) -> dict[int, Any]:
         """Skip recorded calls in the order in which they ended; returns their results by index.
 
-        `found` has, for each item, the recorded call, None, or the error that looking it up raised: the call raises it again.
+        `found` has, for each call, the recorded one, None, or the error that looking it up raised: the call raises it again.
         """
         hits = [(i, hit) for i, hit in enumerate(found) if hit is not None and not isinstance(hit, BaseException)]
         hits.sort(key=lambda each: each[1].ended)
@@ -126,8 +152,8 @@ class _Skippable(NamedTuple):
         return False
 
 
-def _skippable_finder(step: Any) -> Callable[[Any], Path[_Skippable | None]] | None:
-    """A function that looks up the recorded call for an item; None if `step` is no step, or has no checkpoints.
+def _skippable_finder(step: Any) -> Callable[..., Path[_Skippable | None]] | None:
+    """A function that looks up the recorded call for given arguments; None if `step` is no step, or has no checkpoints.
 
     The calls of the first run changed globals in the order in which they ended. So recorded calls are skipped in that order,
     before the others run: a step that reads such a global later finds what it found in the first run.
@@ -144,8 +170,8 @@ def _skippable_finder(step: Any) -> Callable[[Any], Path[_Skippable | None]] | N
     if run is None or not definition.may_skip(run):
         return None
 
-    def find(item: Any) -> Path[_Skippable | None]:
-        call, found = definition.identify(run, (*first, *args, item), kwargs), None
+    def find(*given: Any) -> Path[_Skippable | None]:
+        call, found = definition.identify(run, (*first, *args, *given), kwargs), None
         if call is None:
             return None
         try:
@@ -159,7 +185,7 @@ def _skippable_finder(step: Any) -> Callable[[Any], Path[_Skippable | None]] | N
     return find
 
 
-def _progress(run: Session, step: Callable[[Any], Any], name: str | None, total: int) -> Progress:
+def _progress(run: Session, step: Callable[..., Any], name: str | None, total: int) -> Progress:
     """The progress line: a context around all calls, whose value is called after each of them."""
     if run.report is None or not total:
         return nullcontext(lambda: None)
@@ -172,11 +198,11 @@ def _progress(run: Session, step: Callable[[Any], Any], name: str | None, total:
 
 
 def _map_in_threads(this: _Calls) -> Results:
-    items, find_skippable = this.items, this.find_skippable
+    arguments, find_skippable = this.arguments, this.find_skippable
     advance: Callable[[], None]
 
-    def submit_all(function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> list[Future[Any]]:
-        calls: list[Future[Any]] = [pool.submit(copy_context().run, function, *each) for each in arguments]
+    def submit_all(function: Callable[..., Any], each: Iterable[tuple[Any, ...]]) -> list[Future[Any]]:
+        calls: list[Future[Any]] = [pool.submit(copy_context().run, function, *given) for given in each]
         try:
             wait(calls, return_when=FIRST_EXCEPTION)
         finally:  # after a failure or Ctrl-C, calls that have not started never start
@@ -185,30 +211,30 @@ def _map_in_threads(this: _Calls) -> Results:
         wait(call for call in calls if not call.cancelled())  # as leaving the pool would
         return calls
 
-    def find(item: Any) -> Any:
+    def find(*given: Any) -> Any:
         assert find_skippable is not None
         try:
-            return drive(find_skippable(item))
+            return drive(find_skippable(*given))
         except Exception:
             return None  # the call itself raises it
 
     if this.concurrency == 1:  # in this thread, as in a plain loop: each call sees what the ones before it changed
         with this.progress as advance:
-            return Results(this.one(i, partial(this.step, item), advance) for i, item in enumerate(items))
+            return Results(this.one(i, partial(this.step, *given), advance) for i, given in enumerate(arguments))
     with this.side_by_side, this.progress as advance, ThreadPoolExecutor(this.concurrency, "oncemore") as pool:
-        found = [] if find_skippable is None else submit_all(find, ((item,) for item in items))
+        found = [] if find_skippable is None else submit_all(find, arguments)
         results = this.skip([each.result() for each in found], advance)
-        rest = [i for i in range(len(items)) if i not in results]
-        calls = submit_all(this.one, ((i, partial(this.step, items[i]), advance) for i in rest))
+        rest = [i for i in range(len(arguments)) if i not in results]
+        calls = submit_all(this.one, ((i, partial(this.step, *arguments[i]), advance) for i in rest))
         for call in calls:
             if not call.cancelled():
                 call.result()  # raises the first failure in the order of the items
         results.update((i, call.result()) for i, call in zip(rest, calls))
-        return Results(results[i] for i in range(len(items)))
+        return Results(results[i] for i in range(len(arguments)))
 
 
 async def _map_in_tasks(this: _Calls) -> Results:
-    items, find_skippable = this.items, this.find_skippable
+    arguments, find_skippable = this.arguments, this.find_skippable
     import asyncio  # here: only programs with coroutines need it
 
     free = asyncio.Semaphore(this.concurrency)
@@ -217,16 +243,16 @@ async def _map_in_tasks(this: _Calls) -> Results:
     async def one(index: int) -> Any:
         async with free:
             try:
-                return await this.step(items[index])
+                return await this.step(*arguments[index])
             except Exception as error:
                 return this.failed(index, error)
             finally:
                 advance()
 
-    async def find(item: Any) -> Any:
+    async def find(given: tuple[Any, ...]) -> Any:
         assert find_skippable is not None
         async with free:
-            return await drive_async(find_skippable(item))
+            return await drive_async(find_skippable(*given))
 
     async def gather(calls: Iterable[Coroutine[Any, Any, Any]], *, collect: bool = False) -> list[Any]:
         tasks = [asyncio.ensure_future(call) for call in calls]
@@ -239,8 +265,8 @@ async def _map_in_tasks(this: _Calls) -> Results:
             raise
 
     with this.side_by_side, this.progress as advance:
-        found = [] if find_skippable is None else await gather(map(find, items), collect=True)
+        found = [] if find_skippable is None else await gather(map(find, arguments), collect=True)
         results = this.skip(found, advance)
-        rest = [i for i in range(len(items)) if i not in results]
+        rest = [i for i in range(len(arguments)) if i not in results]
         results.update(zip(rest, await gather(map(one, rest))))
-        return Results(results[i] for i in range(len(items)))
+        return Results(results[i] for i in range(len(arguments)))

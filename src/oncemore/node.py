@@ -27,6 +27,7 @@ GONE = "the checkpoint is gone from the store"
 FORGOTTEN = "forgotten"
 ROLLED_BACK = "rolled back"
 PRUNED = "removed by a retention policy"
+PUT = "put by the user"
 LEFT_OUT = "not in the file that the run was imported from"
 
 ASKED = ("refreshed", "ONCEMORE_REFRESH")  # why a node with a valid checkpoint runs all the same: the user asked for it

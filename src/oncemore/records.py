@@ -92,6 +92,7 @@ class Reference(NamedTuple):
     attempt: str = ""  # the token of the scope
     state: Sent = Sent()  # when the step was sent
     inputs: str | None = None  # "observed": the files that a step reads are part of its identity
+    refresh: bool | tuple[str, ...] = False  # which steps run again: all, or those named
 
 
 def checked(run_id: str) -> str:
@@ -107,9 +108,14 @@ def checked(run_id: str) -> str:
 
 def parse(key: str, data: Bytes) -> Record:
     """The record that an entry holds; IntegrityError if the entry fails verification."""
-    fields: dict[str, Any] = json.loads(bytes(unseal(data, key, secret())))
+    return from_json(bytes(unseal(data, key, secret())))
+
+
+def from_json(text: bytes) -> Record:
+    """The record in the body of an entry."""
+    fields: dict[str, Any] = json.loads(text)
     known = {name: fields[name] for name in _FIELDS if name in fields}
-    known["parent"] = tuple(known["parent"]) if known["parent"] else None
+    known["parent"] = tuple(known["parent"]) if known.get("parent") else None
     return Record(**known)
 
 

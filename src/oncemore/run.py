@@ -14,7 +14,7 @@ from .history.explain import Explanation, why
 from .history.summary import Summary, summarize
 from .keys import log_of
 from .loop import Every, loop
-from .map import OnError, Results, map_items
+from .map import OnError, Results, call_with, map_items
 from .records import Record, read_log
 from .session import Session
 from .stores import Store
@@ -129,38 +129,85 @@ class Run(RunView):
     @overload
     def map(  # pyright: ignore[reportOverlappingOverload]
         self,
-        step: Callable[[Any], Coroutine[Any, Any, Any]],
+        step: Callable[..., Coroutine[Any, Any, Any]],
         items: Iterable[Any],
-        *,
+        /,
+        *more: Iterable[Any],
         concurrency: int = 8,
         on_error: OnError = "raise",
         name: str | None = None,
+        **constants: Any,
     ) -> Coroutine[Any, Any, Results]: ...
     @overload
     def map(
         self,
-        step: Callable[[Any], Any],
+        step: Callable[..., Any],
         items: Iterable[Any],
-        *,
+        /,
+        *more: Iterable[Any],
         concurrency: int = 8,
         on_error: OnError = "raise",
         name: str | None = None,
+        **constants: Any,
     ) -> Results: ...
     def map(
         self,
-        step: Callable[[Any], Any],
+        step: Callable[..., Any],
         items: Iterable[Any],
+        /,
+        *more: Iterable[Any],
+        concurrency: int = 8,
+        on_error: OnError = "raise",
+        name: str | None = None,
+        **constants: Any,
+    ) -> Results | Coroutine[Any, Any, Results]:
+        """Call `step(item)` for every item, several at a time, and return the results in the order of the items.
+
+        With more iterables, the step gets one item of each: `run.map(step, xs, ys)`. Further keywords are passed to every
+        call: `run.map(step, items, model="x")`; bind one that `map` has itself with `functools.partial`. Await it if the step
+        is a coroutine function. With `on_error="collect"`, a call that fails yields a `Failure` and the others continue; the
+        next run tries it again. `name` is shown in the progress line.
+        """
+        return map_items(self._session, step, (items, *more), constants, concurrency, on_error, name)
+
+    @overload
+    def starmap(  # pyright: ignore[reportOverlappingOverload]
+        self,
+        step: Callable[..., Coroutine[Any, Any, Any]],
+        arguments: Iterable[Iterable[Any]],
+        /,
         *,
         concurrency: int = 8,
         on_error: OnError = "raise",
         name: str | None = None,
+        **constants: Any,
+    ) -> Coroutine[Any, Any, Results]: ...
+    @overload
+    def starmap(
+        self,
+        step: Callable[..., Any],
+        arguments: Iterable[Iterable[Any]],
+        /,
+        *,
+        concurrency: int = 8,
+        on_error: OnError = "raise",
+        name: str | None = None,
+        **constants: Any,
+    ) -> Results: ...
+    def starmap(
+        self,
+        step: Callable[..., Any],
+        arguments: Iterable[Iterable[Any]],
+        /,
+        *,
+        concurrency: int = 8,
+        on_error: OnError = "raise",
+        name: str | None = None,
+        **constants: Any,
     ) -> Results | Coroutine[Any, Any, Results]:
-        """Call `step(item)` for every item, several at a time, and return the results in the order of the items.
-
-        Await it if the step is a coroutine function. With `on_error="collect"`, a call that fails yields a `Failure` and the
-        others continue; the next run tries it again. `name` is shown in the progress line.
-        """
-        return map_items(self._session, step, items, concurrency, on_error, name)
+        """Like `map`, with the arguments of each call as a tuple: `run.starmap(step, [(1, "a"), (2, "b")])`."""
+        todo = [tuple(each) for each in arguments]
+        return call_with(self._session, step, todo, constants, concurrency, on_error, name)
 
     def loop(self, name: str, items: Iterable[T], *, every: Every = 1) -> Iterator[T]:
         """Iterate over items; a resumed run continues after the last snapshot.
@@ -171,7 +218,10 @@ class Run(RunView):
         return loop(self._session, name, items, every, sys._getframe(1))
 
     def resolve(self, which: str, *, happened: bool, result: Any = None) -> None:
-        """Say whether an interrupted step with effect="once" took effect; `which` is the node or key from `UnknownOutcome`."""
+        """Say whether an interrupted step with effect="once" took effect.
+
+        `which` is the node or key from `UnknownOutcome`, or the step's name if only one of its calls is unknown.
+        """
         effects_once.resolve((self._session.entries, self._session.shared), which, happened, result)
 
     def checkpoint(

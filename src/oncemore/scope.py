@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 import json
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextvars import Token
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Union
 
 from blake3 import blake3
 
 from . import current, records
 from .codec.keyed import keyed
 from .current import current_session, session_here
-from .entries import RunEntries
-from .errors import StoreError, is_terminal, log
+from .errors import StoreError, UsageError, is_terminal, log, logger
 from .flight import Blocking
-from .keys import SHARED, changed, record_key
+from .keys import changed, record_key
 from .modules import loaded
 from .records import Reference, checked, ending
 from .run import Run
-from .session import Session
-from .settings import disabled
+from .session import Session, shared_only
+from .settings import disabled, report
 from .stores import Store, default_target, open_store
 from .surroundings.inputs import enter as enter_files
 from .surroundings.inputs import leave as leave_files
@@ -35,6 +36,8 @@ from .surroundings.state import State
 if TYPE_CHECKING:
     from .retention import Policy
 
+P = ParamSpec("P")
+R = TypeVar("R")
 StoreLike = Union[str, "os.PathLike[str]", Store]
 
 
@@ -47,7 +50,11 @@ class checkpoint_scope:
     names it and its step runs again. `state` gives initial values to `run.state`. With `inputs="observed"`, the content of
     every file that a step reads is part of its identity (see `checkpointed`). `retention` and `max_checkpoints` remove old
     checkpoints during the run; without them, nothing is ever removed. On a terminal, lines on standard error say what is
-    reused, what runs and why, unless `quiet`.
+    reused, what runs and why, unless `quiet`. With `refresh=True`, every step and loop runs again, once in each scope, and its
+    checkpoint is replaced; `refresh=["load", "train"]` does so for these steps. Steps with effect="once" are performed again
+    only if they are named.
+
+    As a decorator of a function or coroutine function, it opens a scope around each call; `current_run()` is the run.
 
     >>> from oncemore import checkpointed, checkpoint_scope
     >>> @checkpointed
@@ -72,6 +79,7 @@ class checkpoint_scope:
         max_checkpoints: int | None = None,
         quiet: bool = False,
         inputs: Literal["observed"] | None = None,
+        refresh: bool | Collection[str] = False,
     ) -> None:
         self._run_id = None if run_id is None else checked(run_id)
         if max_checkpoints is not None:
@@ -81,22 +89,23 @@ class checkpoint_scope:
             retention = limit if retention is None else retention & limit
         self._store, self._quiet = store, quiet
         self._options: dict[str, Any] = {"workflow": workflow, "strict": strict, "state": state, "retention": retention}
-        self._options["inputs"] = inputs
+        self._options.update(inputs=inputs, refresh=refresh)
         self._entered: list[tuple[Session, Token[Session | None]]] = []
 
     def _open(self) -> Session:
         run_id, origin = (self._run_id, "") if self._run_id else _derived_id()
+        asked = report()  # first of all: the word may be unknown
         if disabled():  # an empty store, so that reading the run's history works and finds nothing
             store = open_store(f"memory://disabled-{os.urandom(8).hex()}")
         else:
             store = open_store(default_target() if self._store is None else self._store)
             store = keyed(store, writing=current.rehearsal is None, strict=self._options["strict"])
         run = _new_session(run_id, store, **self._options).open()
-        wanted = bool(os.environ.get("ONCEMORE_LOG")) or is_terminal(sys.stderr)
+        wanted = asked is not None or is_terminal(sys.stderr)
         if wanted and not self._quiet and current.rehearsal is None:
             from .report.terminal import open_report
 
-            run.report = open_report(run, origin=origin, default=self._store is None)
+            run.report = open_report(run, asked, origin=origin, default=self._store is None)
         return run
 
     def _enter(self, run: Session) -> Run:
@@ -113,6 +122,33 @@ class checkpoint_scope:
         current.opened.pop(run, None)
         current.leave(token)
         return run
+
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]:
+        """Open the scope around each call of the function."""
+        name: str = getattr(function, "__qualname__", repr(function))
+        if isinstance(function, type) or not callable(function):
+            raise UsageError(f"@checkpoint_scope is for functions, not for {name}")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise UsageError(
+                f"@checkpoint_scope does not work on the generator {name}, whose body runs when items are taken; "
+                "use `with checkpoint_scope(...)` around the loop that takes them"
+            )
+        target: Any = function
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def call_later(*args: Any, **kwargs: Any) -> Any:
+                async with self:
+                    return await target(*args, **kwargs)
+
+            return call_later  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return function(*args, **kwargs)
+
+        return call
 
     def __enter__(self) -> Run:
         return self._enter(self._open())
@@ -154,6 +190,9 @@ def _close(run: Session, error: BaseException | None) -> None:
     finally:
         if run.report is not None:
             run.report.close(ending(error), error)
+        counts = (sum(counter.values()) for counter in (run.ran, run.reused, run.failed))
+        how = "finished" if error is None else f"stopped by {type(error).__name__}"
+        logger.info("run %s %s: %d steps ran, %d reused, %d failed", run.id, how, *counts)
 
 
 def _derived_id() -> tuple[str, str]:
@@ -209,7 +248,7 @@ def _open_joined(reference: Reference) -> Session:
     store = keyed(open_store(reference.store), writing=False)
     if not reference.id:
         return _shared_only(store)
-    run = _new_session(reference.id, store, strict=reference.strict, inputs=reference.inputs)
+    run = _new_session(reference.id, store, strict=reference.strict, inputs=reference.inputs, refresh=reference.refresh)
     run.attempt, run.distributed = reference.attempt, bool(reference.attempt)
     return run.open(announce=False)
 
@@ -244,6 +283,12 @@ def _shared_results() -> Session:
     return _joined[key]
 
 
+def drop_shared_caches() -> None:
+    """Shared results were removed by other means than a step's own: what this process has of them in memory is outdated."""
+    for run in (*_joined.values(), *current.opened):
+        run.shared.drop_cache()
+
+
 def _is_worker() -> bool:
     """Whether another Python process has started this one to work for it."""
     multiprocessing = loaded("multiprocessing")
@@ -251,6 +296,4 @@ def _is_worker() -> bool:
 
 
 def _shared_only(store: Store) -> Session:
-    run = _new_session("", store)
-    run.entries = run.shared = RunEntries(run.store, "shared", SHARED, None)
-    return run
+    return shared_only(_new_session("", store))

@@ -10,23 +10,23 @@ import time
 import traceback
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from blake3 import blake3
 
 from . import current, effects_once, events, records
 from .entries import RunEntries
-from .errors import CodecError, FingerprintError, HoldLost, StoreError, UsageError, log, logger, warn
+from .errors import CodecError, FingerprintError, HoldLost, StoreError, UsageError, did_you_mean, log, logger, warn
 from .events import Event
 from .history.explain import Reason
 from .history.timeline import count
 from .identity.calls import Variants
 from .identity.values import digest
 from .keys import SHARED, alive_key, counters_of
-from .node import CheckpointData, Node, group_of
+from .node import ASKED, CheckpointData, Node, group_of
 from .records import Opened, Record, Reference, ending, open_run
-from .settings import disabled
+from .settings import Refresh, disabled, refresh_from_environment
 from .stores import Store
 from .surroundings.inputs import OBSERVED
 from .surroundings.ordinals import Ordinals, SharedOrdinals
@@ -78,11 +78,13 @@ class StartNotifier:
         self._write = write
         self._running: dict[int, RunningStep] = {}
         self._owner = 0  # the process that has the thread; a forked child needs its own
+        self._stopped = threading.Event()
 
     def begin(self, node: Node) -> RunningStep:
         if self._owner != os.getpid():
-            self._owner, self._running = os.getpid(), {}
-            threading.Thread(target=self._watch, args=(self._running,), name="oncemore-started", daemon=True).start()
+            self._owner, self._running, self._stopped = os.getpid(), {}, threading.Event()
+            watched = self._running, self._stopped
+            threading.Thread(target=self._watch, args=watched, name="oncemore-started", daemon=True).start()
         step = RunningStep(node)
         self._running[id(step)] = step
         return step
@@ -93,10 +95,10 @@ class StartNotifier:
     def stop(self) -> None:
         """End the thread, since the scope ends. A later step starts a new one."""
         self._owner = 0
+        self._stopped.set()
 
-    def _watch(self, running: dict[int, RunningStep]) -> None:
-        while self._owner == os.getpid() and self._running is running:
-            time.sleep(_STARTED_AFTER)
+    def _watch(self, running: dict[int, RunningStep], stopped: threading.Event) -> None:
+        while not stopped.wait(_STARTED_AFTER):
             for key, step in list(running.items()):
                 if time.time() - step.time >= _STARTED_AFTER and running.pop(key, None) is not None:
                     try:
@@ -120,6 +122,7 @@ class Session:
         state: Mapping[str, Any] = {},
         retention: Policy | None = None,
         inputs: str | None = None,
+        refresh: bool | Collection[str] = False,
     ) -> None:
         self.id, self.store, self.workflow, self.strict = run_id, store, workflow, strict
         self._run: weakref.ref[Run] | None = None
@@ -136,7 +139,12 @@ class Session:
         self.reused: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self._saved: defaultdict[str, float] = defaultdict(float)
-        self._refresh = set(filter(None, map(str.strip, os.environ.get("ONCEMORE_REFRESH", "").split(","))))
+        self._refresh_here = Refresh(
+            refresh is True,
+            frozenset(() if isinstance(refresh, bool) else [refresh] if isinstance(refresh, str) else refresh),
+        )
+        self._refresh_environment = refresh_from_environment()
+        self.refresh = self._refresh_here | self._refresh_environment
         self._refreshed: set[tuple[str, str]] = set()
         self.used_nodes: set[str] = set()  # keys of the nodes that ran or were reused in this scope
         self.applied: set[str] = set()  # keys of the entries whose effects this scope has; cleared by a rollback
@@ -200,7 +208,8 @@ class Session:
         except StoreError as error:
             warn(f"run {self.id}: identical calls are numbered in each process separately: {error}")
         inputs = OBSERVED if self.observes else None
-        return Reference(self.id, self.store.url, self.strict, self.attempt, self.state.sent(), inputs)
+        refresh = self._refresh_here.everything or tuple(sorted(self._refresh_here.names))
+        return Reference(self.id, self.store.url, self.strict, self.attempt, self.state.sent(), inputs, refresh)
 
     # -- opening and leaving
 
@@ -240,6 +249,7 @@ class Session:
 
     def leave(self, error: BaseException | None) -> None:
         """Close the scope: record how it ended and what was reused in it."""
+        self._warn_unknown_refresh()
         if self.snapshots.lacking:
             self._save_final_state()
         self.retain(every=1)
@@ -362,8 +372,25 @@ class Session:
                 begin.taken.drop(call, number)
 
     def wants_fresh(self, node: Node, *, once: bool) -> bool:
-        """Whether `ONCEMORE_REFRESH` requests that this node run again, which it does once per scope."""
-        return node.step in self._refresh and (node.step, node.fingerprint) not in self._refreshed
+        """Whether the scope or `ONCEMORE_REFRESH` requests that this node run again, which it does once per scope.
+
+        An effect="once" step has to be named.
+        """
+        requested = node.step in self.refresh.names or (self.refresh.everything and not once)
+        return requested and (node.step, node.fingerprint) not in self._refreshed
+
+    def fresh_reason(self, node: Node) -> str:
+        """Who requests it."""
+        here, environment = self._refresh_here, self._refresh_environment
+        by_scope = node.step in here.names or (here.everything and node.step not in environment.names)
+        return ASKED[0] if by_scope else ASKED[1]
+
+    def _warn_unknown_refresh(self) -> None:
+        """Warn about names in `ONCEMORE_REFRESH` that no step or loop has. Only now: modules may be loaded late."""
+        for name in sorted(self._refresh_environment.names - current.declared):
+            known = f"Known are {', '.join(sorted(current.declared))}, and all" if current.declared else "There is none"
+            hint = did_you_mean(name, current.declared)
+            warn(f"ONCEMORE_REFRESH={name}: no step or loop has this name.{hint} {known}")
 
     def count_run(self, node: Node) -> None:
         with self.group.lock:  # `+=` is not atomic
@@ -371,6 +398,8 @@ class Session:
 
     def count_reuse(self, step: str, key: str, seconds: float) -> None:
         self.used_nodes.add(key)
+        if key.startswith(SHARED):
+            self.shared.mark_used(step)
         with self.group.lock:
             self.reused[step] += 1
             self._saved[step] += seconds
@@ -393,7 +422,7 @@ class Session:
 
     def begin(self, node: Node) -> RunningStep:
         running = self.started.begin(node)
-        if self._listeners or logger.isEnabledFor(logging.INFO):
+        if self._listeners or logger.isEnabledFor(logging.DEBUG):
             self.notify(running.event())
         return running
 
@@ -437,8 +466,13 @@ class Session:
             log("run %s: the state could not be saved: %s", self.id, error)
             return self.snapshots.nearest()
 
-    def record_result(self, node: Node, data: CheckpointData, *, reason: Reason, seconds: float) -> None:
-        """Write the checkpoint of a completed node. If that fails, a warning says so and the program continues."""
+    def record_result(
+        self, node: Node, data: CheckpointData, *, reason: Reason, seconds: float, ran: bool = True
+    ) -> None:
+        """Write the checkpoint of a completed node. If that fails, a warning says so and the program continues.
+
+        A value that was put, which no function `ran` for, can't be computed again: then the error is raised.
+        """
         self._refreshed.add((node.step, node.fingerprint))
         self.used_nodes.add(node.key)
         data.meta = {"step": node.step, "reason": reason.text, **data.meta}
@@ -461,7 +495,8 @@ class Session:
                 "behind": snapshot.behind,
             }
             written = entries.write(node, packed, data, fields)
-            self.count_run(node)
+            if ran:
+                self.count_run(node)
             if written is None:
                 if data.opening is not None and unseeded is not None:
                     unseeded.written = False
@@ -472,9 +507,13 @@ class Session:
             self.notify(written)
             self.retain()
         except HoldLost as error:
+            if not ran:
+                raise
             self.count_run(node)
             log("run %s: %s is not recorded: %s", self.id, node.id, error)
         except (CodecError, StoreError) as error:
+            if not ran:
+                raise
             message = str(error) if "effects" not in data.meta else re.sub(*_IN_EFFECTS, str(error))
             self.not_saved(node, f"{message}. The step will run again next time", seconds=seconds)
         finally:
@@ -504,6 +543,12 @@ class Session:
         except StoreError as problem:
             warn(f"run {self.id}: {type(event).__name__} could not be written: {problem}")
         self.notify(event)
+
+
+def shared_only(run: Session) -> Session:
+    """Make a new session one without a history, for shared results."""
+    run.entries = run.shared = RunEntries(run.store, "shared", SHARED, None)
+    return run
 
 
 def _before_fork() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from datetime import timedelta
 from functools import lru_cache
 from typing import NamedTuple, Union
@@ -12,10 +13,62 @@ from blake3 import blake3
 
 from .errors import UsageError, warn
 
+# -- words in environment variables
+
+_OFF, _ON = ("", "0", "off", "no", "false"), ("1", "on", "yes", "true")
+_SWITCH = {**dict.fromkeys(_OFF, False), **dict.fromkeys(_ON, True)}
+
 
 def disabled() -> bool:
     """Whether `ONCEMORE_DISABLE` asks for plain calls."""
-    return os.environ.get("ONCEMORE_DISABLE", "") not in ("", "0")
+    given = os.environ.get("ONCEMORE_DISABLE", "").strip()
+    try:
+        return _SWITCH[given.lower()]
+    except KeyError:
+        raise UsageError(f"ONCEMORE_DISABLE={given} is unknown; use one of {_words(_SWITCH)}") from None
+
+
+class Report(NamedTuple):
+    """What `ONCEMORE_LOG` asks for: the lines' destination ("stderr", "off" or a path), and whether log records are lines, too."""
+
+    to: str
+    debug: bool = False
+
+
+def report() -> Report | None:
+    """Where progress lines go, from `ONCEMORE_LOG`; None if it is not set."""
+    given = os.environ.get("ONCEMORE_LOG", "").strip()
+    known = {**{word: Report("stderr" if on else "off") for word, on in _SWITCH.items() if word}}
+    known |= {"quiet": Report("off"), "stderr": Report("stderr"), "debug": Report("stderr", debug=True)}
+    if not given or given.lower() in known:
+        return known.get(given.lower())
+    if os.path.dirname(given) or os.path.splitext(given)[1]:
+        return Report(given)
+    raise UsageError(
+        f"ONCEMORE_LOG={given} is unknown; use one of {_words(known)}, or a path: ./{given} for a file of that name"
+    )
+
+
+class Refresh(NamedTuple):
+    """What the user asks to run again: everything, or the steps and loops with these names."""
+
+    everything: bool
+    names: frozenset[str]
+
+    def __or__(self, other: Refresh) -> Refresh:
+        return Refresh(self.everything or other.everything, self.names | other.names)
+
+
+def refresh_from_environment() -> Refresh:
+    """What runs again, from `ONCEMORE_REFRESH`: names, separated by commas, or a word for everything or nothing."""
+    given = os.environ.get("ONCEMORE_REFRESH", "").strip()
+    everything = {**_SWITCH, "all": True, "*": True}.get(given.lower())
+    names = frozenset(filter(None, map(str.strip, given.split(","))))
+    return Refresh(False, names) if everything is None else Refresh(everything, frozenset())
+
+
+def _words(known: Iterable[str]) -> str:
+    return ", ".join(filter(None, known))
 
 
 # -- the secret that signs every entry: kept outside the store, so write access to the store is not enough to forge one

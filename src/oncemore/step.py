@@ -9,13 +9,14 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, overload
 
 from . import effects_once
-from .call import Call, Definition
+from .call import Call, Definition, Recorded
 from .current import engaged, session_here
 from .errors import NotRecorded, UsageError, trimmed
 from .history.explain import Explanation, Reason
 from .identity import Fingerprint, Key
 from .modules import came_from, find_module
 from .records import Reference
+from .result import Result
 from .scope import find_run
 from .settings import Duration
 from .surroundings.outputs import Outputs
@@ -27,7 +28,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 if TYPE_CHECKING:  # Type checkers see a function's attributes and the verbs, whichever wrapt is installed.
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
     from .session import Session
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:  # Type checkers see a function's attributes and the verbs, wh
 
     class _BoundFunctionWrapper:
         _self_parent: Any  # a `Step`; with that type, checkers would bind it on access, since it is a descriptor
+        _self_instance: Any
         _self_owner: Any
 
     class _ObjectProxy:
@@ -59,9 +61,15 @@ else:
 
 
 class _Verbs(_Function[P, R]):
-    """The verbs of a step, bound to an instance or not: is_done, recall, forget, refresh, explain, fingerprint."""
+    """The verbs of a step, bound to an instance or not."""
 
     __slots__ = ()  # a `__dict__` here would hide the function's
+
+    @property
+    def name(self) -> str:
+        """The step's name in runs and messages."""
+        step, _ = self._self_parts()
+        return step._self_definition.name
 
     def _self_parts(self) -> tuple[Step[Any, Any], tuple[Any, ...]]:
         """The step, and the arguments that binding adds in front of the caller's."""
@@ -129,6 +137,39 @@ class _Verbs(_Function[P, R]):
             error.__traceback__ = trimmed(error.__traceback__)
             raise error
 
+    def put(self, value: Any, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Record `value` as the result of this call without running anything. It replaces an earlier result.
+
+        For a coroutine function, that is the awaited value. The next call with these arguments returns it.
+        """
+        definition, call = self._self_identify(args, kwargs)
+        definition.put(call, value)
+
+    def reference(self, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        """A picklable reference to the result of this call, which runs first unless it is recorded.
+
+        Coroutine and generator functions are not run: `NotRecorded` if there is no result yet.
+        """
+        definition, call = self._self_identify(args, kwargs)
+        entry, why = definition.find(call)
+        if entry is None and definition.is_plain:
+            step, first = self._self_parts()
+            step(*first, *args, **kwargs)
+            entry, why = definition.find(call)
+        if entry is None:
+            raise NotRecorded(f"there is no result of {call.node.id} to refer to" + (f" ({why})" if why else ""))
+        return Result(definition.name, call.run.store, entry.key)
+
+    def within(self, max_age: Duration, *, stale: Duration | None = None) -> Self:
+        """The same step with another maximum age: `rates.within("1h")("EUR")` reuses no result older than an hour.
+
+        It replaces the options `expires` and `stale`. The result is recorded for all, whatever age they accept.
+        """
+        step, _ = self._self_parts()
+        limited = Step(step.__wrapped__, {}, step._self_reference, (step, max_age, stale))
+        bound: Any = self
+        return limited if bound is step else limited.__get__(bound._self_instance, bound._self_owner)  # type: ignore[return-value]
+
     def explain(self, /, *args: P.args, **kwargs: P.kwargs) -> Explanation:
         """Say whether this call would be skipped now, or why it would run: what changed since it was recorded."""
         definition, call = self._self_identify(args, kwargs)
@@ -160,11 +201,20 @@ class Step(_Verbs[P, R], _FunctionWrapper):
     # wrapt's rule: attributes that begin with `_self_` are the step's own, all others are the function's.
     # They are not annotated in the class body, which would hide the function's `__annotations__`.
 
-    def __init__(self, wrapped: Callable[P, R], options: dict[str, Any], reference: Reference | None = None) -> None:
+    def __init__(
+        self,
+        wrapped: Callable[P, R],
+        options: dict[str, Any],
+        reference: Reference | None = None,
+        limits: tuple[Any, Duration, Duration | None] | None = None,  # see `within`: the step, its other ages
+    ) -> None:
         super().__init__(wrapped, _not_used)
         function: Any = wrapped.__func__ if isinstance(wrapped, (classmethod, staticmethod)) else wrapped
         self._self_function: Callable[P, R] = function
-        self._self_definition = Definition(function, options)
+        self._self_limits = limits
+        self._self_definition = (
+            Definition(function, options) if limits is None else limits[0]._self_definition.within(*limits[1:])
+        )
         self._self_reference = reference  # the run of the scope in which the step was pickled
         self._self_scoped = reference is None and not self._self_definition.share  # recorded only inside a scope
 
@@ -209,6 +259,8 @@ class Step(_Verbs[P, R], _FunctionWrapper):
         return self._self_reference if run is None else run.share()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._self_limits is not None:
+            return _load_limited, self._self_limits
         function, options, reference = self._self_function, self._self_definition.options, self._self_run()
         if not isinstance(function, FunctionType):  # a partial, builtin or callable object, pickled as such
             return _load, (function, options, reference, None)
@@ -238,6 +290,9 @@ class BoundStep(_Verbs[P, R], _BoundFunctionWrapper):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         step, first = self._self_parts()
+        if step._self_limits is not None:
+            unlimited, *limits = step._self_limits
+            return _load_limited, (unlimited.__get__(self._self_instance, self._self_owner), *limits)
         return _load_bound, (first[0] if first else self._self_owner, self.__name__, step._self_run())
 
 
@@ -291,6 +346,10 @@ def _load_bound(owner: Any, name: str, reference: Reference | None) -> Any:
     return _sent(found._self_parent, reference).__get__(found._self_instance, found._self_owner)
 
 
+def _load_limited(step: Any, max_age: Duration, stale: Duration | None) -> Any:
+    return step.within(max_age, stale=stale)
+
+
 def _load(function: Any, options: dict[str, Any], reference: Reference | None, kind: Any) -> Any:
     if isinstance(function, FunctionType):
         came_from(function.__globals__)
@@ -323,6 +382,8 @@ class Options(TypedDict, total=False):
     key: Key | None
     code: Literal["deep", "own", "version"]
     expires: Duration | None
+    stale: Duration | None
+    validate: Callable[[Recorded], bool] | None
     every_call: bool
     inputs: Collection[str] | Literal["observed"]
     mutates: bool
@@ -347,6 +408,8 @@ DEFAULTS: StepOptions = {
     "code": "deep",
     "share": False,
     "expires": None,
+    "stale": None,
+    "validate": None,
     "every_call": False,
     "inputs": (),
     "mutates": True,
@@ -359,7 +422,10 @@ DEFAULTS: StepOptions = {
 
 
 # The options that change what callers get: when an earlier result is valid, and what it restores.
-_IDENTIFYING = ("version", "ignore", "key", "code", "expires", "every_call", "inputs", "mutates", "outputs", "effect")
+_IDENTIFYING = (
+    *("version", "ignore", "key", "code", "expires", "stale", "validate", "every_call", "inputs", "mutates", "outputs"),
+    "effect",
+)
 
 
 @overload
@@ -375,12 +441,15 @@ def checkpointed(function: Callable[..., Any] | None = None, /, **options: Unpac
 
     name        the step's name in the run; default: the function's qualified name
     version     a string that is part of the identity; change it to make every call run again
-    ignore      parameters that don't affect the result (clients, loggers, progress bars)
+    ignore      parameters that don't affect the result (clients, loggers, progress bars), or members of `**kwargs`
     key         how arguments are identified: a mapping from parameter to function, or one function of all arguments
     code        which code is part of the identity: "deep" (default), the function and all project code it reaches; "own",
                 the function alone; "version", none, only `version`
     share       any run may reuse the result; also works outside a scope, on the default store
     expires     results older than this ("1d", "2h", seconds) are not reused
+    stale       with `share` and `expires`: for so long after that, an expired result is returned at once, and a thread or
+                task computes a new one behind it
+    validate    a function that is passed what is recorded of a call (`Recorded`) and returns whether the result is valid
     every_call  the n-th identical call in a run has a checkpoint of its own
     inputs      parameters with paths of files whose content is part of the identity; or "observed": the content of every
                 file that Python code opens for reading while the function runs, or that an argument names

@@ -82,6 +82,7 @@ CASES = {
         "prune nightly --keep first,named -y",
         "prune --keep at-most:1 --dry-run --json",
     ],
+    "memo": ["memo", "memo --json", "memo nothing", "memo --clear --older-than 1d"],
     "export": ["export runs.zip", "export runs.zip nightly", "export runs.json nightly --json -y"],
     "import": ["export runs.zip", "import runs.zip --store other", "import pytest.ini", "runs --store other"],
     "verify": ["verify", "verify --json"],

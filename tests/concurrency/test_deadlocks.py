@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import platform
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import copy_context
@@ -275,6 +277,61 @@ def test_processes_that_wait_for_each_other_end(script: Script) -> None:
     assert {line[:5] for each in found for line in each.lines if line.startswith("GOT")} == {"GOT a", "GOT b"}
 
 
+def test_a_long_wait_names_the_thread_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oncemore.flight._REPORT_AFTER", 0.0)
+    inside, go = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        inside.set()
+        go.wait(PATIENCE)
+
+    def owner() -> int:
+        threading.current_thread().name = "the owner"
+        return common(0, wait)
+
+    first = begin(owner)
+    assert inside.wait(PATIENCE)
+    with pytest.warns(CheckpointWarning) as caught:
+        second = begin(lambda: common(0))
+        while not caught.list:
+            threading.Event().wait(0.01)
+    go.set()
+    assert (first(), second()) == (0, 0)
+    here = f"thread or task the owner of this process (pid {os.getpid()} on {platform.node()})"
+    assert str(caught[0].message).startswith("still waiting for common-")
+    assert str(caught[0].message).endswith(f" after 0 s: {here} is computing it")
+
+
+HOLDER = """
+    import sys, oncemore.flight
+    from oncemore import checkpoint_scope, checkpointed
+
+    oncemore.flight._REPORT_AFTER = 0.0
+
+    @checkpointed(code="version", version="1")
+    def compute(n):
+        print("INSIDE", flush=True)
+        while sys.argv[1] == "first" and not __import__("os").path.exists("go"):
+            __import__("time").sleep(0.01)
+        return n
+
+    with checkpoint_scope("waits"):
+        print("GOT", compute(1))
+"""
+
+
+def test_a_long_wait_names_the_process_that_computes(script: Script) -> None:
+    first = script.start(HOLDER, "first")
+    first.wait_for("INSIDE")
+    second = script.start(HOLDER, "second")
+    while "still waiting" not in "".join(second._err):
+        assert second.process.poll() is None
+        threading.Event().wait(0.01)
+    (script.folder / "go").touch()
+    assert [each.finish(0).lines[-1] for each in (first, second)] == ["GOT 1", "GOT 1"]
+    assert f"another process (pid {first.pid} on {platform.node()}) is computing it" in "".join(second._err)
+
+
 def test_an_effect_that_must_happen_once_is_not_performed_without_its_lease(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,7 +342,8 @@ def test_an_effect_that_must_happen_once_is_not_performed_without_its_lease(
     run.store.commit(put={"waiting/ff": [json.dumps({"holds": ["other"], "waits": "mine"}).encode()]})
     monkeypatch.setattr("oncemore.flight.os.urandom", bytes)  # ours is the lowest mark
     with pytest.raises(
-        StoreError, match="other is being computed by another process, which waits for a step around this call"
+        StoreError,
+        match=r"other is being computed by another process \(pid \d+ on .+\), which waits for a step around this call",
     ):
         drive(acquire(run.store, "other", lambda entry: entry, around=["mine"], required=True))
     for hold in other:

@@ -3,13 +3,18 @@
 This process has imported everything and opens no store, so that a child costs a fork and not a start of Python.
 After each death it looks at what was left: the log says that no completed step ran again, a copy of the database is
 whole, and every row has its value file. A history ends with a child that runs to its end, silently and with the answer of
-an uninterrupted run.
+an uninterrupted run. For `calls` and `errors`, calls.c has to be loaded (see `tests.faults.calls`).
 
     python reaper.py random KILLS SEED        at random moments, sometimes beside a second child that lives on
     python reaper.py lines KILLS SEED         at lines of oncemore's own code, spread over a whole run
+    python reaper.py calls KILLS SEED SKIP    at system calls that touch the store, in a random order, without the first SKIP
+    python reaper.py errors FAULTS SEED SKIP  a system call that touches the store fails instead: the disk is full, or broken
+    python reaper.py crowd KILLS SEED         one of eight children at a time, at random moments, until one comes to its end
     python reaper.py orphan                   when the value files are written and their rows are not
 """
 
+import ctypes
+import errno
 import itertools
 import os
 import random
@@ -31,6 +36,8 @@ from oncemore.stores.disk import DiskStore
 PACKAGE = os.path.dirname(oncemore.__file__) + os.sep
 PATIENCE = 60
 ROUNDS = 3
+REFUSED = 3  # exit code of a script that ended with an error of ours
+SHIM = ctypes.CDLL(os.environ["LD_PRELOAD"]) if "LD_PRELOAD" in os.environ else None
 
 
 class History:
@@ -45,7 +52,7 @@ class History:
         self.rounds = rounds
         self.beside = beside
 
-    def start(self, before=lambda: None):
+    def start(self, before=lambda: None, after=lambda: None):
         """A child that runs the pipeline; any warning is an error there."""
         pid = os.fork()
         if pid:
@@ -57,8 +64,12 @@ class History:
             before()
             answer = pipeline.main(self.url, self.rounds)
             sys.settrace(None)
+            after()
             (self.folder / "answer").write_text(answer)
             code = 0
+        except oncemore.OncemoreError as error:
+            code = REFUSED
+            print(f"{type(error).__name__}: {error}")
         except BaseException:
             sys.settrace(None)
             traceback.print_exc()
@@ -66,10 +77,11 @@ class History:
             sys.stderr.flush()
             os._exit(code)
 
-    def completed(self, pid, killed=False):
-        """Wait for a child: True if it came to its end, False if it was killed. Anything else must not be."""
+    def completed(self, pid, killed=False, refused=False):
+        """Wait for a child: True if it came to its end, False if it was killed or refused. Anything else must not be."""
         code = os.waitstatus_to_exitcode(wait(pid))
-        assert code == 0 or (killed and code == -signal.SIGKILL), f"the pipeline ended with {code} in {self.folder}"
+        allowed = {0, *([-signal.SIGKILL] if killed else []), *([REFUSED] if refused else [])}
+        assert code in allowed, f"the pipeline ended with {code} in {self.folder}"
         return code == 0
 
     def check(self):
@@ -184,6 +196,25 @@ def at_random_moments(kills, chance):
             return f"{killed} kills in {number + 1} histories left {orphans} orphans"
 
 
+def in_a_crowd(kills, chance):
+    """Eight processes on one run; whenever one is killed, another takes its place."""
+    answer, took = uninterrupted(1)
+    killed = 0
+    for number in itertools.count():
+        history = History(number, 1, beside=True)
+        children = [history.start() for _ in range(8)]
+        while killed < kills and not (history.folder / "answer").exists():
+            time.sleep(chance.random() * took)
+            os.kill(child := children.pop(chance.randrange(8)), signal.SIGKILL)
+            killed += not history.completed(child, killed=True)
+            children.append(history.start())
+        assert all([history.completed(child) for child in children])
+        history.check()
+        history.end(answer)
+        if killed >= kills:
+            return f"{killed} kills in {number + 1} crowds of 8"
+
+
 def at_lines(kills, chance):
     """SIGKILL to itself, before the n-th line of ours; the fingerprint's own lines write nothing, and are many."""
     answer, _ = uninterrupted(1)
@@ -226,6 +257,55 @@ def die_at(chosen):
     return visit
 
 
+def at_calls(kills, chance, skip):
+    """SIGKILL to itself in the n-th system call that touches the store."""
+    answer, total, chosen = counted_calls(kills, chance, skip)
+    for number in chosen:
+        history = History(number, 1)
+        history.completed(history.start(before=lambda: arm(history, number)), killed=True)
+        history.check()
+        history.end(answer)
+    return f"{len(chosen)} kills in {total} calls"
+
+
+def at_errors(faults, chance, skip):
+    """One system call fails. The script ends well or with an error of ours, and the next one ends well."""
+    answer, total, chosen = counted_calls(faults, chance, skip)
+    refused = 0
+    for number in chosen:
+        history = History(number, 1)
+        error = chance.choice([errno.EIO, errno.ENOSPC])
+        ended = history.completed(history.start(before=lambda: tolerate(history, number, error)), refused=True)
+        refused += not ended
+        if ended:
+            assert (history.folder / "answer").read_text() == answer, f"another answer in {history.folder}"
+            (history.folder / "answer").unlink()
+        history.log.unlink(missing_ok=True)  # what could not be saved may run again
+        history.end(answer)
+    return f"{len(chosen)} failures in {total} calls, {refused} ended the script"
+
+
+def counted_calls(number, chance, skip):
+    """The answer, how many system calls touch the store, and the numbers of some of them."""
+    answer, _ = uninterrupted(1)
+    counting = History("counting", 1)
+    told = counting.folder / "calls"
+    after = lambda: told.write_text(str(SHIM.calls_seen()))
+    assert counting.completed(counting.start(before=lambda: arm(counting, 0), after=after))
+    total = int(told.read_text())
+    order = chance.sample(range(1, total + 1), total)
+    return answer, total, [order[(skip + each) % total] for each in range(min(number, total))]
+
+
+def arm(history, number, error=0):
+    SHIM.calls_arm(os.fsencode(history.store), ctypes.c_long(number), error)
+
+
+def tolerate(history, number, error):
+    warnings.simplefilter("ignore")
+    arm(history, number, error)
+
+
 def between_files_and_rows():
     answer, _ = uninterrupted(1)
     for number in range(1, 4):
@@ -253,5 +333,12 @@ if __name__ == "__main__":
     if kind == "orphan":
         print(between_files_and_rows())
     else:
-        kills, seed = map(int, rest)
-        print({"random": at_random_moments, "lines": at_lines}[kind](kills, random.Random(seed)))
+        kills, seed, *skip = map(int, rest)
+        kinds = {
+            "random": at_random_moments,
+            "lines": at_lines,
+            "calls": at_calls,
+            "errors": at_errors,
+            "crowd": in_a_crowd,
+        }
+        print(kinds[kind](kills, random.Random(seed), *skip))

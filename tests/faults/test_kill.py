@@ -13,6 +13,7 @@ from typing import Callable
 
 import pytest
 
+from tests.faults import calls
 from tests.processes import Finished, Script
 
 HERE = Path(__file__).parent
@@ -26,10 +27,12 @@ def seed() -> int:
     return chosen
 
 
-def reap(script: Script, *words: object) -> Finished:
+def reap(script: Script, *words: object, preload: Path | None = None) -> Finished:
     for name in ("pipeline.py", "reaper.py"):
         script.write((HERE / name).read_text(encoding="utf-8"), name)
     env = {"OPENBLAS_NUM_THREADS": "1"}  # a process with threads should not fork
+    if preload:
+        env["LD_PRELOAD"] = str(preload)
     return script(None, *map(str, words), name="reaper.py", env=env, timeout=220)
 
 
@@ -50,6 +53,29 @@ def test_a_pipeline_killed_at_any_line_of_ours_ends_as_if_it_had_never_been_kill
 ) -> None:
     kills = campaign(40, 8)
     done = reap(script, "lines", kills, seed)
+    print(done.out)
+    assert done.out.startswith(f"{kills} kills")
+    assert done.err == ""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not calls.available(), reason="needs Linux and a C compiler")
+def test_a_pipeline_killed_in_any_system_call_that_touches_the_store_ends_as_if_it_had_never_been_killed(
+    script: Script, seed: int, campaign: Callable[[int, int], int], tmp_path: Path
+) -> None:
+    kills = campaign(60, 8)
+    done = reap(script, "calls", kills, seed, 0, preload=calls.build(tmp_path))
+    print(done.out)
+    assert done.out.startswith(f"{kills} kills")
+    assert done.err == ""
+
+
+@pytest.mark.slow
+def test_a_run_shared_by_many_processes_that_are_killed_ends_as_if_none_had_been(
+    script: Script, seed: int, campaign: Callable[[int, int], int]
+) -> None:
+    kills = campaign(100, 8)
+    done = reap(script, "crowd", kills, seed)
     print(done.out)
     assert done.out.startswith(f"{kills} kills")
     assert done.err == ""

@@ -1,6 +1,6 @@
 """Made-up ordinary scripts end like plain Python, however they are killed and edited; see scripts.py.
 
-Here are a few of them. `make campaign` runs 500, and public example scripts besides.
+Here are a few of them. `make campaign` runs as many as its minutes allow, and public example scripts besides.
 """
 
 from __future__ import annotations

@@ -65,10 +65,41 @@ def test_a_file_that_cannot_be_written_is_told_and_the_run_goes_on(script: Scrip
 
 
 @pytest.mark.parametrize(
-    ("arguments", "value"), [("'mine'", "quiet"), ("'mine', quiet=True", "stderr")], ids=["environment", "argument"]
+    ("arguments", "value"),
+    [("'mine', quiet=True", "stderr"), *(("'mine'", word) for word in ("quiet", "0", "off", "no", "False"))],
 )
 def test_it_can_be_told_to_be_quiet(script: Script, arguments: str, value: str) -> None:
     assert script(QUIET.format(arguments=arguments), env={"ONCEMORE_LOG": value}).err == ""
+    assert not (script.folder / value).exists()
+
+
+@pytest.mark.parametrize("word", ["1", "on", "yes", "True"])
+def test_a_word_for_yes_means_standard_error(script: Script, word: str) -> None:
+    done = script(QUIET.format(arguments="'mine'"), env={"ONCEMORE_LOG": word})
+    assert timeless(done.err.splitlines()) == [
+        "● run mine  store ./.oncemore",
+        "  load      ran T",
+        "✓ 1 result kept",
+    ]
+
+
+def test_the_word_debug_adds_the_log_records(script: Script) -> None:
+    told = script(QUIET.format(arguments="'mine'"), env={"ONCEMORE_LOG": "debug"}).err.splitlines()
+    assert any(line.startswith("    run mine: StepStarted(") for line in told)
+    assert any(line.startswith("    run mine: RunFinished(") for line in told)
+
+
+@pytest.mark.parametrize("value", ["./log", "log.txt"])
+def test_a_path_has_a_separator_or_a_suffix(script: Script, value: str) -> None:
+    assert script(QUIET.format(arguments="'mine'"), env={"ONCEMORE_LOG": value}).err == ""
+    assert (script.folder / value).read_text(encoding="utf-8").startswith("● run mine")
+
+
+def test_an_unknown_word_is_an_error_that_names_the_known_ones(script: Script) -> None:
+    done = script(QUIET.format(arguments="'mine'"), env={"ONCEMORE_LOG": "loud"}, expect=1)
+    assert "UsageError: ONCEMORE_LOG=loud is unknown; use one of 0, off, " in done.err
+    assert "debug, or a path: ./loud for a file of that name" in done.err
+    assert not (script.folder / ".oncemore").exists()
 
 
 def test_many_nodes_are_one_line(script: Script) -> None:

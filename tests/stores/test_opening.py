@@ -198,12 +198,16 @@ def test_the_directory_of_another_program_is_refused(tmp_path):
         DiskStore(tmp_path)
 
 
-def test_a_store_of_a_newer_version_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [(2, r"a newer oncemore \(format 2.*Upgrade oncemore"), (0, r"an older oncemore \(format 0.*Use that version")],
+)
+def test_a_store_of_another_version_is_refused(tmp_path, version, said):
     DiskStore(tmp_path).close()
     with sqlite3.connect(tmp_path / "cache.db") as connection:
-        connection.execute("UPDATE Settings SET value = 2 WHERE key = 'oncemore_format'")
+        connection.execute("UPDATE Settings SET value = ? WHERE key = 'oncemore_format'", (version,))
     connection.close()
-    with pytest.raises(StoreError, match=r"newer oncemore \(format 2"):
+    with pytest.raises(StoreError, match=said):
         DiskStore(tmp_path)
 
 

@@ -1,4 +1,5 @@
-"""What the type checkers have to see in code that uses oncemore. Read by mypy and pyright (`make check`), never run.
+"""What the type checkers have to see in code that uses oncemore. Read by mypy and pyright (`make check`); what is accepted
+is also run, by `tests/unit/test_typed_code.py`.
 
 `assert_type` is what has to be inferred; a line with `type: ignore[...]` is an error that has to be found, since an
 ignore without an error is itself reported. This folder is no package: it would hide the standard library's `typing`
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 
 from typing_extensions import assert_type
 
-from oncemore import Fingerprint, Run, Step, checkpoint_scope, checkpointed, current_run, memoized
+from oncemore import Fingerprint, Results, Run, Step, checkpoint_scope, checkpointed, current_run, memoized
 
 T = TypeVar("T")
 
@@ -97,6 +98,22 @@ class Model:
     def check(row: int) -> bool:
         return bool(row)
 
+    @checkpointed
+    @staticmethod
+    def clean(row: int) -> str:
+        return str(row)
+
+    @checkpointed
+    def rows(self, count: int) -> Iterator[int]:
+        yield from range(count)
+
+
+class Inheriting(Model):
+    """A class that inherits steps."""
+
+    def total(self, count: int) -> int:
+        return sum(self.rows(count))
+
 
 def results_keep_their_types() -> None:
     assert_type(plain("a"), list[int])
@@ -125,6 +142,9 @@ def methods_are_bound() -> None:
     assert_type(model.fit([1], rate=0.5).fit([2]), Model)
     assert_type(Model.fit(model, [1]), Model)
     assert_type(Model.check(1), bool)
+    assert_type(Model.clean(1), str)
+    assert_type(model.rows(2), Iterator[int])
+    assert_type(Inheriting().total(3), int)
     assert_type(model.fit.is_done([1]), bool)
     assert_type(model.fit.refresh([1]), Model)
 
@@ -154,12 +174,21 @@ async def scopes_give_their_run() -> None:
     assert_type(current_run(), "Run | None")
 
 
+async def maps_give_results(run: Run) -> None:
+    assert_type(run.map(plain, ["a"], [1], concurrency=2), Results)
+    assert_type(run.map(with_options, ["a"], client=None), Results)
+    assert_type(run.starmap(plain, [("a", 1)]), Results)
+    assert_type(await run.map(awaited, ["a"]), Results)
+    assert_type(await run.starmap(remembered_later, [("EUR", 1)]), Results)
+
+
 async def wrong_calls_are_found() -> None:
     plain(3)  # type: ignore[arg-type]
     plain("a", depth=3)  # type: ignore[call-arg]
     with_options()  # type: ignore[call-arg]
     remembered(3)  # type: ignore[arg-type]
     Model().fit("rows")  # type: ignore[arg-type]
+    Model.clean("row")  # type: ignore[arg-type]
     Model().fit()  # type: ignore[call-arg]
     plain.is_done(3)  # type: ignore[arg-type]
     plain.refresh()  # type: ignore[call-arg]

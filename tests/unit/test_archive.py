@@ -12,6 +12,7 @@ from typing import Any, Callable
 
 import numpy as np
 import pytest
+from blake3 import blake3
 
 from oncemore import (
     CheckpointWarning,
@@ -614,3 +615,18 @@ def test_an_archive_whose_members_share_their_bytes_is_refused() -> None:
             archive.filelist.append(copy)
     with pytest.raises(IntegrityError, match="members overlap"):
         History(other).import_("runs.zip", trust=True)
+
+
+def test_a_trusted_archive_with_an_incomplete_record_is_refused() -> None:
+    record = b"ONCE\x01" + json.dumps({"uid": "0123456789abcdef"}).encode() + bytes(32)
+    listing = [{"key": "run/r", "digest": blake3(record).hexdigest()}]
+    with zipfile.ZipFile("made.zip", "w") as packed:
+        packed.writestr("entries/0", record)
+        packed.writestr(
+            "manifest.json", json.dumps({"format": "oncemore archive 1", "runs": ["r"], "entries": listing})
+        )
+        packed.writestr("signature", b"")
+    history = History("memory://incomplete")
+    with pytest.raises(IntegrityError, match="is damaged"):
+        history.import_("made.zip", trust=True)
+    assert list(history.runs()) == []

@@ -322,3 +322,112 @@ def test_one_at_a_time_each_call_reads_what_the_one_before_it_changed(script: Sc
     again = script(source)
     assert again.lines == [ended]
     assert "CheckpointWarning" not in again.err
+
+
+# -- constant and several arguments
+
+
+@checkpointed(code="version", version="1")
+def sum_up(x: int, y: int = 0, *, times: int = 1) -> int:
+    if x in WORLD.get("fails", ()):
+        raise ValueError(f"no {x}")
+    WORLD.setdefault("calls", []).append((x, y, times))
+    return (x + y) * times
+
+
+@checkpointed(code="version", version="1")
+async def sum_up_later(x: int, y: int = 0, *, times: int = 1) -> int:
+    if x in WORLD.get("fails", ()):
+        raise ValueError(f"no {x}")
+    WORLD.setdefault("calls", []).append((x, y, times))
+    return (x + y) * times
+
+
+def summed(run: Run, kind: str, verb: str, *arguments: Any, **options: Any) -> Any:
+    """run.map or run.starmap of either kind of step."""
+    if kind == "sync":
+        return getattr(run, verb)(sum_up, *arguments, **options)
+
+    async def main() -> Any:
+        return await getattr(run, verb)(sum_up_later, *arguments, **options)
+
+    return asyncio.run(main())
+
+
+@both
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_constants_are_passed_to_every_call_and_count_as_arguments(kind: str, concurrency: int) -> None:
+    def main(run: Run, times: int) -> Any:
+        return summed(run, kind, "map", [1, 2, 3], times=times, concurrency=concurrency)
+
+    assert scope(lambda run: main(run, 10)).value == [10, 20, 30]
+    again = scope(lambda run: main(run, 10))
+    assert (again.value, sum(again.ran.values())) == ([10, 20, 30], 0)
+    other = scope(lambda run: main(run, 100))
+    assert (other.value, sum(other.ran.values())) == ([100, 200, 300], 3)
+
+
+@both
+def test_a_map_over_several_iterables_passes_one_item_of_each(kind: str) -> None:
+    def main(run: Run) -> Any:
+        return summed(run, kind, "map", [1, 2, 3], iter([10, 20, 30]), times=2)
+
+    assert scope(main).value == [22, 44, 66]
+    assert sum(scope(main).ran.values()) == 0
+
+
+@both
+def test_a_starmap_passes_each_tuple(kind: str) -> None:
+    def main(run: Run) -> Any:
+        return summed(run, kind, "starmap", [(1, 10), [2], (3, 30)], times=2)
+
+    assert scope(main).value == [22, 4, 66]
+    assert sum(scope(main).ran.values()) == 0
+    assert sorted(WORLD["calls"]) == [(1, 10, 2), (2, 0, 2), (3, 30, 2)]
+
+
+@both
+def test_a_call_is_the_same_whether_mapped_starmapped_or_made_alone(kind: str) -> None:
+    scope(lambda run: summed(run, kind, "map", [1, 2], times=3))
+    again = scope(lambda run: (summed(run, kind, "starmap", [(1, 0), (2, 0)], times=3), run.ran.copy()))
+    assert again.value == ([3, 6], {})
+
+
+@both
+def test_a_failure_among_several_arguments_has_all_of_them(kind: str) -> None:
+    WORLD["fails"] = {2}
+    results = scope(lambda run: summed(run, kind, "map", [1, 2], [10, 20], on_error="collect")).value
+    assert [(each.index, each.item) for each in results.failures] == [(1, (2, 20))]
+    results = scope(lambda run: summed(run, kind, "starmap", [(2,)], on_error="collect")).value
+    assert [(each.index, each.item) for each in results.failures] == [(0, (2,))]
+    results = scope(lambda run: summed(run, kind, "map", [2], times=5, on_error="collect")).value
+    assert [(each.index, each.item) for each in results.failures] == [(0, 2)]
+
+
+def test_iterables_of_different_length_are_refused_before_any_call() -> None:
+    with pytest.raises(UsageError, match=r"not 3, 2; shorten the longer ones"):
+        scope(lambda run: run.map(sum_up, [1, 2, 3], [1, 2]))
+    assert "calls" not in WORLD
+
+
+def test_a_killed_map_with_constants_goes_on_where_it_was(script: Script) -> None:
+    source = """
+        import os, sys, time
+        from oncemore import checkpoint_scope, checkpointed
+
+        @checkpointed
+        def label(text, model, *, strict=False):
+            print("ran", text, flush=True)
+            if text == "c" and not os.path.exists("go"):
+                print("stuck", flush=True)
+                time.sleep(600)
+            return f"{model}:{text}:{strict}"
+
+        with checkpoint_scope("run") as run:
+            print(run.map(label, ["a", "b", "c"], ["x", "y", "z"], strict=True, concurrency=1))
+    """
+    running = script.start(source)
+    running.wait_for("stuck")
+    running.kill()
+    (script.folder / "go").touch()
+    assert script(source).lines == ["ran c", "['x:a:True', 'y:b:True', 'z:c:True']"]

@@ -195,6 +195,28 @@ def test_the_node_can_be_named_instead_of_the_key(killed: tuple[Script, str]) ->
     assert script(PAY, f"run.resolve({node!r}, happened=True, result=1)").lines == ["GOT 1"]
 
 
+def test_the_step_can_be_named_if_only_one_of_its_calls_is_unknown(killed: tuple[Script, str]) -> None:
+    script, _ = killed
+    assert script(PAY, "run.resolve('pay', happened=True, result=1)").lines == ["GOT 1"]
+
+
+def test_a_step_with_several_unknown_calls_is_not_resolved_by_its_name() -> None:
+    @checkpointed(effect="once", name="pay")
+    def pay(invoice: str) -> str:
+        raise KeyboardInterrupt
+
+    for invoice in "ab":
+        with pytest.raises(KeyboardInterrupt), checkpoint_scope("bill", store="store"):
+            pay(invoice)
+    history = History("store")
+    nodes = sorted(each.node for each in history.unknown_outcomes("bill"))
+    with pytest.raises(UsageError, match=f"step pay has 2 calls .*: {', '.join(nodes)}"):
+        history.resolve("bill", "pay", happened=False)
+    for node in nodes:
+        history.resolve("bill", node, happened=False)
+    assert history.unknown_outcomes("bill") == []
+
+
 EDITED = PAY.replace("receipt {amount}", "receipt of {amount}")
 
 

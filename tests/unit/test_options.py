@@ -672,17 +672,75 @@ def test_disabled_calls_are_plain_calls(script: Script) -> None:
         done = script(TWO_STEPS, env={"ONCEMORE_DISABLE": "1"})
         assert done.lines == ["ran load", "ran train", "ran load", "ran train", "1 1"]
     assert script(TWO_STEPS).lines == ["ran load", "ran train", "1 1"]
-    assert script(TWO_STEPS, env={"ONCEMORE_DISABLE": "0"}).lines == ["1 1"]
+
+
+@pytest.mark.parametrize("word", ["0", "off", "no", "false", "False", " OFF "])
+def test_a_word_for_no_does_not_disable(word: str, script: Script) -> None:
+    script(TWO_STEPS)
+    assert script(TWO_STEPS, env={"ONCEMORE_DISABLE": word}).lines == ["1 1"]
+
+
+@pytest.mark.parametrize("word", ["on", "yes", "TRUE"])
+def test_a_word_for_yes_disables(word: str, script: Script) -> None:
+    script(TWO_STEPS)
+    assert len(script(TWO_STEPS, env={"ONCEMORE_DISABLE": word}).lines) == 5
+
+
+def test_an_unknown_word_is_an_error_that_names_the_known_ones(script: Script) -> None:
+    done = script(TWO_STEPS, env={"ONCEMORE_DISABLE": "maybe"}, expect=1)
+    assert "UsageError: ONCEMORE_DISABLE=maybe is unknown; use one of 0, off, no, false, 1, on, yes, true\n" in done.err
+    assert done.lines == []
 
 
 @pytest.mark.parametrize(
     ("asked", "expected"),
-    [("load", ["ran load"]), ("train", ["ran train"]), ("load, train", ["ran load", "ran train"]), ("other", [])],
+    [
+        ("load", ["ran load"]),
+        ("train", ["ran train"]),
+        ("load, train", ["ran load", "ran train"]),
+        *((word, ["ran load", "ran train"]) for word in ("1", "on", "Yes", "true", "all", "*")),
+        *((word, []) for word in ("0", "off", "no", "false")),
+    ],
 )
 def test_steps_named_in_refresh_run_once_more(asked: str, expected: list[str], script: Script) -> None:
     assert script(TWO_STEPS).lines == ["ran load", "ran train", "1 1"]
     assert script(TWO_STEPS, env={"ONCEMORE_REFRESH": asked}).lines == [*expected, "1 1"]
     assert script(TWO_STEPS).lines == ["1 1"]
+
+
+def test_an_unknown_step_in_refresh_is_told_with_the_known_ones(script: Script) -> None:
+    script(TWO_STEPS)
+    done = script(TWO_STEPS, env={"ONCEMORE_REFRESH": "lod,train"})
+    assert done.lines == ["ran train", "1 1"]
+    told = "ONCEMORE_REFRESH=lod: no step or loop has this name. Did you mean load? Known are load, train, and all"
+    assert done.err.count("CheckpointWarning") == done.err.count(told) == 1
+
+
+def test_a_step_whose_effect_happens_once_is_refreshed_only_by_its_name(script: Script) -> None:
+    source = TWO_STEPS.replace("@checkpointed\n    def load", "@checkpointed(effect='once')\n    def load")
+    assert source != TWO_STEPS
+    script(source)
+    assert script(source, env={"ONCEMORE_REFRESH": "all"}).lines == ["ran train", "1 1"]
+    assert script(source, env={"ONCEMORE_REFRESH": "load"}).lines == ["ran load", "1 1"]
+
+
+LOOP = """
+    import os, sys
+    from oncemore import checkpoint_scope
+    stop = int(sys.argv[1])
+    with checkpoint_scope("loop") as run:
+        for n in run.loop("epochs", range(4)):
+            print(n)
+            if n == stop:
+                os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("asked", ["all", "epochs"])
+def test_a_refreshed_loop_starts_over_and_what_it_saved_before_is_gone(asked: str, script: Script) -> None:
+    assert script(LOOP, "3").lines == ["0", "1", "2", "3"]
+    assert script(LOOP, "1", env={"ONCEMORE_REFRESH": asked}).lines == ["0", "1"]
+    assert script(LOOP, "9").lines == ["1", "2", "3"]
 
 
 def test_a_memoized_function_is_disabled_and_refreshed_as_well(script: Script) -> None:

@@ -455,7 +455,7 @@ def test_our_own_warnings_and_records_are_not_the_steps() -> None:
         not_kept()
 
     with configured() as stream:
-        logging.getLogger("oncemore").setLevel("INFO")
+        logging.getLogger("oncemore").setLevel("DEBUG")
         with scope(), pytest.warns(UserWarning, match="not saved"):
             outer()
         with scope() as run:

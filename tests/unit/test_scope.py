@@ -68,11 +68,35 @@ DERIVED = """
 """
 
 
+def test_each_scope_logs_one_line_at_info_and_all_else_at_debug(script: Script) -> None:
+    done = script(
+        """
+        import logging
+
+        logging.basicConfig(level="INFO")
+        from oncemore import checkpoint_scope, checkpointed
+
+        @checkpointed
+        def double(n):
+            return 2 * n
+
+        for _ in range(2):
+            with checkpoint_scope("twice"):
+                double(1)
+        """
+    )
+    lines = [line for line in done.err.splitlines() if "oncemore" in line]
+    assert lines == [
+        "INFO:oncemore:run twice finished: 1 steps ran, 0 reused, 0 failed",
+        "INFO:oncemore:run twice finished: 0 steps ran, 1 reused, 0 failed",
+    ]
+
+
 def test_without_a_run_id_one_is_derived_and_logged(script: Script) -> None:
-    done = script("import logging; logging.basicConfig(level='INFO')" + DERIVED.replace("\n    ", "\n"))
+    done = script("import logging; logging.basicConfig(level='DEBUG')" + DERIVED.replace("\n    ", "\n"))
     run_id = done.lines[-1]
     assert run_id.startswith("script-")
-    assert f"INFO:oncemore:run {run_id}: the id is derived from ['script.py']" in done.err
+    assert f"DEBUG:oncemore:run {run_id}: the id is derived from ['script.py']" in done.err
 
 
 def test_the_derived_id_is_the_same_for_the_same_command(script: Script) -> None:

@@ -18,6 +18,7 @@ from .doctor import doctor
 from .export import export, import_
 from .get import get
 from .key import key
+from .memo import memo
 from .options import Declined
 from .output import version_of
 from .plan import adopt, audit, plan
@@ -30,7 +31,7 @@ from .why import diff, why
 
 _COMMANDS: list[click.Command] = [
     *(runs, show, events, why, diff, get, plan, adopt, audit, rollback, fork, rename, pin, resolve),
-    *(rm, prune, export, import_, verify, doctor, key, repair, completion),
+    *(rm, prune, memo, export, import_, verify, doctor, key, repair, completion),
 ]
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"{code:5}  {meaning}" for code, meaning in MEANINGS.items())
 

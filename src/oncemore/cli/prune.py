@@ -20,7 +20,8 @@ from .output import columns, plural, print_result
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
-def _bytes(text: str) -> int:
+def parse_size(text: str) -> int:
+    """A number of bytes: "500MB", "1GiB"."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text)
     if not match or match[2].upper() not in _UNITS:
         raise ValueError(f"{text!r} is not a size; write 500MB, 1GB or 1GiB")
@@ -35,7 +36,7 @@ _KEEP: dict[str, Callable[..., Policy]] = {
     "newer": lambda age: retention.keep_newer_than(age),
     "pinned": lambda: retention.pinned,
     "at-most": lambda count: retention.at_most(int(count)),
-    "at-most-bytes": lambda limit: retention.at_most_bytes(_bytes(limit)),
+    "at-most-bytes": lambda limit: retention.at_most_bytes(parse_size(limit)),
 }
 _EXAMPLES = {"newer": "newer:30d", "at-most": "at-most:100", "at-most-bytes": "at-most-bytes:1GB"}
 

@@ -113,7 +113,7 @@ def pin(run: str, node: str, off: bool, store: str | None) -> None:
 
 @click.command()
 @options.run
-@click.argument("which", metavar="NODE|KEY")
+@click.argument("which", metavar="NODE|KEY|STEP")
 @click.option("--happened/--did-not", default=None, help="Whether the effect happened.")
 @click.option("--result", metavar="JSON", help="With --happened: the step's return value; default null.")
 @options.store
@@ -121,7 +121,8 @@ def resolve(run: str, which: str, happened: bool | None, result: str | None, sto
     """Settle an interrupted step with effect="once".
 
     oncemore cannot know whether the effect happened: find out, then say so here. `show` and the error UnknownOutcome name the
-    NODE and the KEY. With --happened, the step does not run again and returns the given result; with --did-not, it runs again.
+    NODE and the KEY; the name of the STEP is enough if only one of its calls is unknown. With --happened, the step does not run
+    again and returns the given result; with --did-not, it runs again.
     """
     if happened is None:
         raise click.UsageError("Give --happened or --did-not.")
@@ -133,8 +134,8 @@ def resolve(run: str, which: str, happened: bool | None, result: str | None, sto
         raise click.UsageError(f"--result is not JSON: {error}. Quote text twice: '\"text\"'") from error
     history = open_history(store)
     unknown = history.unknown_outcomes(run)
-    if not any(which in (each.node, each.key) for each in unknown):
-        hint = did_you_mean(which, [name for each in unknown for name in (each.node, each.key)])
+    if not any(which in (each.node, each.key, each.step) for each in unknown):
+        hint = did_you_mean(which, [name for each in unknown for name in (each.node, each.key, each.step)])
         known = ", ".join(each.node for each in unknown) or "none"
         raise UsageError(f"run {run} has no unknown outcome {which!r}; unknown outcomes: {known}.{hint}")
     history.resolve(run, which, happened=happened, result=value)

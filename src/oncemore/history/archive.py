@@ -189,7 +189,7 @@ class _Archive:
             if blake3(data).hexdigest() != entry["digest"]:
                 raise ValueError(f"entry {key} was altered")
             if key.startswith(RUNS):
-                self.records[key] = json.loads(bytes(unsigned(data)))["uid"]
+                self.records[key] = records.from_json(bytes(unsigned(data))).uid
         of_runs = (key for key in self.keys if key.startswith((NODES, EVENTS, STATES, ITEMS, INTENTS)))
         self.uids = {"shared", *self.records.values(), *(re.split("[/.]", key)[1] for key in of_runs)}
 

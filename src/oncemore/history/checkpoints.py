@@ -11,6 +11,7 @@ from .. import events
 from ..codec import Decoded, loads
 from ..errors import CodecError, NotRecorded, StoreError, UsageError, did_you_mean, warn
 from ..files.blobs import keeping
+from ..identity import Part
 from ..records import Record
 from ..settings import secret
 from ..stores import Store
@@ -119,6 +120,13 @@ class Checkpoint:
         hidden = ("_store", "entry", "snapshot", "log", "number")
         fields = {name: value for name, value in vars(self).items() if name not in hidden}
         return {**fields, "time": self.time.isoformat(), "metadata": dict(self.metadata)}
+
+
+def shown_arguments(meta: Mapping[str, Any]) -> str:
+    """The arguments of a recorded call as short text. Redacted ones stay redacted."""
+    shown, digests = meta.get("shown", {}), meta.get("arguments", {})
+    texts = {name: Part.from_json(digest, shown.get(name, "")).shown for name, digest in digests.items()}
+    return ", ".join(f"{name.removeprefix('argument ').strip('`')}={text or '?'}" for name, text in texts.items())
 
 
 class CallersOwn(NamedTuple):

@@ -18,11 +18,12 @@ from ..keys import SHARED, record_key, run_id_of
 from ..records import Record
 from ..retention import Policy, Pruned
 from ..run import RunView
-from ..settings import secret
+from ..settings import Duration, secret
 from ..stores import Store, default_target, open_store
-from . import archive, json_exchange, repair, rollback, verify
+from . import archive, json_exchange, memo, repair, rollback, verify
 from .checkpoints import When, aware
 from .compare import Comparison, compare
+from .memo import MemoizedCall, MemoizedFunction
 from .prune import free_space, prune
 from .repair import Repaired
 from .timeline import count
@@ -154,9 +155,9 @@ class History:
         return [found for entries in self._intent_entries(run_id) for found in effects_once.unknown(entries)]
 
     def resolve(self, run_id: str, which: str, *, happened: bool, result: Any = None) -> None:
-        """Settle an interrupted step with effect="once", named by its node or key; see `Run.resolve`."""
+        """Settle an interrupted step with effect="once", named by its node, key or step; see `Run.resolve`."""
         own, shared = self._intent_entries(run_id)
-        is_shared = any(which in (found.key, found.node) for found in effects_once.unknown(shared))
+        is_shared = any(which in (found.key, found.node, found.step) for found in effects_once.unknown(shared))
         if is_shared:
             running = [run.id for run in self.runs(status="running")]
         else:
@@ -193,6 +194,42 @@ class History:
     def prune(self, policy: Policy, *, runs: Sequence[str] | None = None, dry_run: bool = False) -> Pruned:
         """Remove the checkpoints of each run that `policy` does not keep. With `dry_run`, only report them."""
         return prune(self.store, policy, self._chosen(runs), dry_run=dry_run)
+
+    def memo(self) -> list[MemoizedFunction]:
+        """The memoized functions with results in the store: how many, how large, how old, and last used when.
+
+        Reads every memoized result. That a function had a hit is noted at most once a day, so `used` is exact to the day.
+        """
+        return memo.functions(self.store)
+
+    def memo_calls(
+        self,
+        function: str | None = None,
+        *,
+        call: str | None = None,
+        older_than: Duration | None = None,
+        down_to: int | None = None,
+    ) -> list[MemoizedCall]:
+        """The memoized calls, oldest first: of one function, one call by its node, or those recorded earlier than
+        `older_than` ("30d") ago. With `down_to`, the oldest of these, without which the rest take at most so many bytes.
+        """
+        return memo.calls(self.store, function, call, older_than, down_to)
+
+    def memo_clear(
+        self,
+        function: str | None = None,
+        *,
+        call: str | None = None,
+        older_than: Duration | None = None,
+        down_to: int | None = None,
+    ) -> list[MemoizedCall]:
+        """Remove the memoized calls that `memo_calls` lists for the same arguments, and return them. They will run again.
+
+        A call with effect="once" that was performed is still not performed again.
+        """
+        doomed = memo.calls(self.store, function, call, older_than, down_to)
+        memo.clear(self.store, doomed)
+        return doomed
 
     def export(self, path: str | os.PathLike[str], runs: Sequence[str] | None = None) -> None:
         """Write runs (default: all) and everything they need to one file, signed with your key."""

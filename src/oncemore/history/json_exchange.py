@@ -154,7 +154,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {  # by the declared types of fields 
     "str": lambda value: type(value) is str,
     "str | None": lambda value: value is None or type(value) is str,
     "int": lambda value: type(value) is int and value >= 0,
-    "float": lambda value: type(value) in (int, float) and value - value == 0,
+    "float": lambda value: type(value) in (int, float) and -6e10 < value < 2.5e11,  # a time that datetime can hold
     "bool": lambda value: type(value) is bool,
     "list[int]": lambda value: type(value) is list and all(map(_TYPES["int"], value)),
     "list[dict[str, str]]": lambda value: type(value) is list and all(map(_TYPES["Mapping[str, str]"], value)),

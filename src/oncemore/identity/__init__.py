@@ -119,7 +119,11 @@ class Identity:
         self._whole_key = key if callable(key) else None
         if key is not None and not callable(key):
             keys.update(key)
-        self._check("ignore", ignore)
+        rest = next((each.name for each in parameters if each.kind is Parameter.VAR_KEYWORD), None)
+        members = frozenset(() if rest is None or isinstance(ignore, str) else ignore) - frozenset(self.names)
+        self._check("ignore", ignore if isinstance(ignore, str) else frozenset(ignore) - members)
+        if members and rest is not None and rest not in keys:
+            keys[rest] = partial(_without, members)
         self._check("inputs", inputs)
         self._check("redact", redact)
         self._redact, self.inputs = frozenset(redact), frozenset(inputs)
@@ -267,6 +271,11 @@ def _unused(name: str, taken: Collection[str]) -> str:
     while name in taken:
         name += "'"
     return name
+
+
+def _without(names: Collection[str], members: Mapping[str, Any]) -> dict[str, Any]:
+    """The members of `**kwargs` that are not ignored."""
+    return {name: value for name, value in members.items() if name not in names}
 
 
 def code_of(digest: str) -> str:

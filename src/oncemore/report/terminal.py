@@ -1,7 +1,7 @@
 """The progress report of a run: a line when it opens, one for each step, one at the end.
 
-The lines go to standard error if that is a terminal. `ONCEMORE_LOG` changes that: `stderr` (plain lines, terminal or not), the
-path of a file (plain lines are appended) or `quiet`. A step has one line, however many nodes it has, which is printed when
+The lines go to standard error if that is a terminal. `ONCEMORE_LOG` changes that: `on` (plain lines, terminal or not), the path
+of a file (plain lines are appended) or `off`. A step has one line, however many nodes it has, which is printed when
 another step begins. If the step continues later, it gets a second line with its totals when the scope ends. On a terminal, if
 rich is installed, a live line at the bottom shows what is running and what is not printed yet.
 """
@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from .. import events
-from ..errors import is_terminal, warn
+from ..errors import is_terminal, logger, warn
 from ..modules import loaded
 from ..node import ASKED, NEW
+from ..settings import Report as Destination
 from ..settings import duration, size
 from ..surroundings.capture import _Hook
 
@@ -49,12 +50,13 @@ _open: list[Report] = []
 _terminal: Terminal | None = None
 
 
-def open_report(run: Session, *, origin: str, default: bool) -> Report | None:
+def open_report(run: Session, asked: Destination | None, *, origin: str, default: bool) -> Report | None:
     """Report that a run was opened, and return its report; None if no report is wanted.
 
-    `origin` is what the run's id was derived from; `default` is True if its store is the default store.
+    `asked` is what ONCEMORE_LOG asks for, if it is set; `origin` is what the run's id was derived from; `default` is True if
+    its store is the default store.
     """
-    lines = _lines()
+    lines = _lines(asked)
     if lines is None:
         return None
     with _lock:
@@ -66,7 +68,7 @@ def open_report(run: Session, *, origin: str, default: bool) -> Report | None:
             other.settle()
         about = ", ".join(["resumed"] * run.resumed + [f"from {origin}"] * bool(origin))
         lines.line(f"● run {run.id}" + f" ({about})" * bool(about) + f"  store {_shown_url(run.store.url)}")
-        report = Report(run, lines, default)
+        report = Report(run, lines, default, debug=asked is not None and asked.debug)
         _open.append(report)
         run.on(events.StepEvent, report.notify)
         return report
@@ -75,26 +77,25 @@ def open_report(run: Session, *, origin: str, default: bool) -> Report | None:
 # -- where the lines go
 
 
-def _lines() -> Lines | None:
-    """The destination of the lines, from ONCEMORE_LOG; None for no report."""
+def _lines(asked: Destination | None) -> Lines | None:
+    """Where the lines go; None for no report."""
     global _terminal
-    setting = os.environ.get("ONCEMORE_LOG", "")
     stream: Any = sys.stderr
     while hasattr(stream, "__wrapped__"):  # unwrap capturing streams: the report is not a step's output
         stream = stream.__wrapped__
-    if setting == "quiet" or (setting == "" and not is_terminal(stream)) or (setting == "stderr" and stream is None):
-        return None
-    if setting not in ("", "stderr"):
+    if asked is not None and asked.to not in ("stderr", "off"):
         try:
-            return Lines(open(setting, "a", encoding="utf-8"), owned=True)
+            return Lines(open(asked.to, "a", encoding="utf-8"), owned=True)
         except OSError as error:
-            warn(f"ONCEMORE_LOG: {setting} cannot be written: {error}. Nothing is reported; set it to another path")
+            warn(f"ONCEMORE_LOG: {asked.to} cannot be written: {error}. Nothing is reported; set it to another path")
             return None
+    if stream is None or (asked is None and not is_terminal(stream)) or (asked is not None and asked.to == "off"):
+        return None
     multiprocessing = loaded("multiprocessing")
     is_child = multiprocessing is not None and multiprocessing.parent_process() is not None
     child = os.getpid() != _process or is_child
     dumb = type(stream) is not io.TextIOWrapper or os.environ.get("TERM", "dumb") in ("dumb", "unknown")
-    if setting == "stderr" or child or dumb:
+    if asked is not None or child or dumb:
         return Lines(stream)
     with _lock:
         if _terminal is None or _terminal.stream is not stream or _terminal.broken:
@@ -307,8 +308,9 @@ class Line:
 class Report:
     """The report on one run, from the opening of its scope to its end."""
 
-    def __init__(self, run: Session, lines: Lines, default: bool) -> None:
+    def __init__(self, run: Session, lines: Lines, default: bool, *, debug: bool = False) -> None:
         self._run, self.lines, self._default = run, lines, default
+        self._records = _Records(self) if debug else None  # until the scope ends, log records are lines, too
         self._every: list[Line] = []
         self._steps: dict[str, Line] = {}
         self._maps: list[tuple[str, Line]] = []  # step and line of those in progress
@@ -448,6 +450,8 @@ class Report:
             if last := self._last(end, error):
                 self.lines.line(f"{'✓' if isinstance(end, events.RunFinished) else '✗'} {' · '.join(last)}")
             _open.remove(self)
+            if self._records is not None:
+                self._records.close()
             self.lines.close()
 
     def _last(self, end: events.Event, error: BaseException | None) -> list[str]:
@@ -468,6 +472,25 @@ class Report:
             where = [] if self._default else ["--store", run.store.url]
             parts.append(f"`{shlex.join(['oncemore', 'why', run.id, self._explain, *where])}`")
         return parts
+
+
+class _Records(logging.Handler):
+    """Prints oncemore's log records as lines of a report, whatever the script has configured."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(logging.DEBUG)
+        self._report, self._level = report, logger.level
+        logger.addHandler(self)
+        logger.setLevel(logging.DEBUG)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with _lock:
+            self._report.lines.line(f"    {record.getMessage()}")
+
+    def close(self) -> None:
+        logger.removeHandler(self)
+        logger.setLevel(self._level)
+        super().close()
 
 
 # -- text

@@ -96,9 +96,9 @@ class BytesDisk(diskcache.Disk):
         size = sum([memoryview(frame).nbytes for frame in frames])
         if size < INLINE:
             return 0, MODE_RAW, None, b"".join(frames)
-        name = f"{self.filename()[0].removesuffix('.val')}-{size:x}.val"
-        self.touched.names.append(name)
         try:
+            name = f"{self.filename()[0].removesuffix('.val')}-{size:x}.val"  # may load a codec, which is a file, too
+            self.touched.names.append(name)
             self._write_file(os.path.join(self._directory, name), frames)
         except OSError as error:
             raise explained(error, "write to", self._directory) from error
@@ -467,9 +467,10 @@ class Cache(diskcache.Cache):
         if (version := found.get("oncemore_format")) is None:
             raise StoreError(f"{self.path} was made by another program; use another directory for the store")
         if version != FORMAT:
+            older = isinstance(version, int) and version < FORMAT
             raise StoreError(
-                f"the store {self._directory} was made by a newer oncemore (format {version}; this version reads {FORMAT}). "
-                f"Upgrade oncemore, or use another directory"
+                f"the store {self._directory} was made by {'an older' if older else 'a newer'} oncemore (format {version}; "
+                f"this version reads {FORMAT}). {'Use that version' if older else 'Upgrade oncemore'}, or use another directory"
             )
         changed = [(value, key) for key, value in SETTINGS.items() if found.get(key) != value]
         if changed and self._refusal is None and connection is not None:
@@ -553,8 +554,10 @@ def _create(directory: str, locks: LockFile, *, durable: bool) -> None:
     deadline = time.monotonic() + TIMEOUT
     while (hold := locks.acquire("\0create")) is None:
         if time.monotonic() > deadline:
+            pid = locks.holder("\0create")
             raise StoreUnavailable(
-                f"the store {directory} is still being created by another process: find and stop it, or try again"
+                f"the store {directory} is still being created by another process"
+                f"{'' if pid is None else f' (pid {pid})'}: find and stop it, or try again"
             )
         time.sleep(0.002)
     try:

@@ -184,6 +184,10 @@ class DiskStore(BaseStore):
         """See `Store.held`."""
         return self._locks.held([checked(key) for key in keys])
 
+    def holder(self, key: str) -> int | None:
+        """The process that holds `key`; None if nobody does, or if the system does not tell."""
+        return self._locks.holder(checked(key))
+
     def maintain(self, *, older_than: float = 600.0) -> Maintenance:
         """Remove value files that no entry refers to and that are older than `older_than` seconds, and free disk space.
 
@@ -295,7 +299,11 @@ def _parse(url: str) -> tuple[str, str, bool]:
         raise UsageError(
             f"{url!r} has an unknown option or value; use durable=process or power, network=allow or refuse"
         )
-    return _real_path(os.fsdecode(unquote_to_bytes(location))), durable, network == "allow"
+    try:
+        path = os.fsdecode(unquote_to_bytes(os.fsencode(location)))
+    except UnicodeEncodeError:
+        raise UsageError(f"{url!r} is not a valid store URL; it has characters that no path can have") from None
+    return _real_path(path), durable, network == "allow"
 
 
 def open_url(url: str) -> DiskStore:

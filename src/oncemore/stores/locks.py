@@ -15,6 +15,7 @@ that arrives while one runs.)
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -109,6 +110,11 @@ class LockFile:
                     return found
                 raise explained(error, "check the locks of", os.path.dirname(self._path)) from error
 
+    def holder(self, key: str) -> int | None:
+        """The process that holds `key`; None if nobody does, or if the system does not tell."""
+        with self._mutex:
+            return os.getpid() if key in self._held else owner(self._path, self._descriptor, _offset(key))
+
     def require(self, hold: Hold) -> None:
         """Raise `HoldLost` unless `hold` still excludes others; UsageError if it belongs to another store."""
         if not isinstance(hold, FileHold) or hold.file is not self:
@@ -191,6 +197,35 @@ def _is_locked(descriptor: int, offset: int, length: int = 1) -> bool:
     return bool(struct.unpack(layout, fcntl.fcntl(descriptor, _GET, query)[: len(query)])[index] != fcntl.F_UNLCK)
 
 
+def owner(path: str, descriptor: int | None, offset: int) -> int | None:
+    """The process that has locked this byte of a file; None if the system does not tell, as of other users' processes.
+
+    A lock that belongs to an open file is listed with each process that has the file open (see proc(5), fdinfo).
+    """
+    if not OWNED_BY_OPEN_FILES:
+        if descriptor is None:  # opening the file only to ask would drop the locks of this process
+            return None
+        query, layout, index = _flock(fcntl.F_WRLCK, offset, 1)
+        found = struct.unpack(layout, fcntl.fcntl(descriptor, _GET, query)[: len(query)])
+        return None if found[index] == fcntl.F_UNLCK else int(found[2 if index else 4])
+    for process in filter(str.isdigit, _listed("/proc")):
+        for number in _listed(f"/proc/{process}/fdinfo"):
+            with contextlib.suppress(OSError):  # it has ended, or closed the file
+                with open(f"/proc/{process}/fdinfo/{number}", encoding="ascii") as file:
+                    locks = [line.split() for line in file if line.startswith("lock:")]
+                locked = any("WRITE" in lock for lock in locks if lock[-2] == str(offset))
+                if locked and os.path.samestat(os.stat(f"/proc/{process}/fd/{number}"), os.stat(path)):
+                    return int(process)
+    return None
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
 class Guard:
     """Holds SQLite's locks a second time, so that they survive when the script closes a descriptor of the database.
 
@@ -250,9 +285,11 @@ class Guard:
         pause, deadline = 0.0005, time.monotonic() + seconds
         while self._open and not _set(self._open[0][0], fcntl.F_WRLCK, self._WRITER):
             if time.monotonic() > deadline:
+                pid = owner(self._path, self._open[0][0], self._WRITER)
                 raise StoreUnavailable(
-                    f"could not write to the store {os.path.dirname(self._path)}: "
-                    f"another process has been writing for {seconds:.0f} s (find and stop it, or try again)"
+                    f"could not write to the store {os.path.dirname(self._path)}: another process"
+                    f"{'' if pid is None else f' (pid {pid})'} has been writing for {seconds:.0f} s "
+                    f"(find and stop it, or try again)"
                 )
             time.sleep(pause)
             pause = min(2 * pause, 0.02)
