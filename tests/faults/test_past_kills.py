@@ -20,7 +20,7 @@ from oncemore.history import rollback as rollbacks
 from oncemore.retention import keep_last
 from oncemore.stores.disk import DiskStore
 
-STEPS = 60
+STEPS, EVERY = 30, 5  # of a run, and of its named checkpoints
 
 
 @checkpointed
@@ -41,14 +41,14 @@ def whole(store: str, run_id: str = "r") -> int:
     with checkpoint_scope(run_id, store=store) as run:
         for n in range(STEPS):
             assert work(n) == n * n
-            if n % 10 == 0:
+            if n % EVERY == 0:
                 assert bulk(n) == bytes([n]) * 40_000
-                run.checkpoint(f"tenth-{n}")
+                run.checkpoint(f"mark-{n}")
         assert run.state["last"] == STEPS - 1
     return sum(run.ran.values())
 
 
-COMPLETE = STEPS + STEPS // 10
+COMPLETE = STEPS + STEPS // EVERY
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for run_id in ("bystander", "r"):
             assert whole(str(folder / "store"), run_id) == COMPLETE
         History(folder / "store").export(folder / "r.zip", runs=["r"])
-        fork(History(folder / "store").run("r"), "child", at="tenth-30")
+        fork(History(folder / "store").run("r"), "child", at="mark-15")
         History(folder / "store").store.close()
     finally:
         os.environ.pop("ONCEMORE_KEY")
@@ -87,11 +87,11 @@ def delete(store: str, template: Path) -> None:
 
 
 def rollback(store: str, template: Path) -> None:
-    History(store).rollback("r", to="tenth-20")
+    History(store).rollback("r", to="mark-10")
 
 
 def fork_(store: str, template: Path) -> None:
-    History(store).fork("r", "second", at="tenth-20")
+    History(store).fork("r", "second", at="mark-10")
 
 
 def forget(store: str, template: Path) -> None:
@@ -141,9 +141,9 @@ def after_delete(store: str, template: Path) -> None:
 def after_rollback(store: str, template: Path) -> None:
     readable(store, "r")
     names = [checkpoint.name for checkpoint in History(store).run("r").checkpoints]
-    done = "tenth-50" not in names
-    assert names.count("tenth-20") == 1
-    assert whole(store) == (COMPLETE - 21 - 3 if done else 0)
+    done = "mark-25" not in names
+    assert names.count("mark-10") == 1
+    assert whole(store) == (COMPLETE - 11 - 3 if done else 0)
     assert whole(store) == 0
 
 
@@ -153,7 +153,7 @@ def after_fork(store: str, template: Path) -> None:
         fork_(store, template)
     readable(store, "second")
     assert whole(store) == 0
-    assert whole(store, "second") == COMPLETE - 21 - 3
+    assert whole(store, "second") == COMPLETE - 11 - 3
     assert whole(store, "second") == whole(store) == 0
     History(store).delete("r")
     assert whole(store, "second") == 0
@@ -164,12 +164,12 @@ def after_forget(store: str, template: Path) -> None:
     readable(store, "r")
     assert whole(store) in (0, 1, 2)
     assert whole(store) == 0
-    assert whole(store, "child") == COMPLETE - 31 - 4
+    assert whole(store, "child") == COMPLETE - 16 - 4
 
 
 def after_undo(store: str, template: Path) -> None:
     readable(store, "r")
-    assert whole(store) in (0, COMPLETE - 21 - 3)
+    assert whole(store) in (0, COMPLETE - 11 - 3)
 
 
 def after_import(store: str, template: Path) -> None:
@@ -181,7 +181,7 @@ def after_import(store: str, template: Path) -> None:
 
 
 def before_undo(store: str) -> None:
-    History(store).rollback("r", to="tenth-20")
+    History(store).rollback("r", to="mark-10")
     History(store).store.close()
 
 

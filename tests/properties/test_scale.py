@@ -92,13 +92,13 @@ def test_a_run_costs_what_it_holds_whatever_else_is_in_the_store(
 
 @pytest.mark.parametrize("kind", both)
 def test_it_grows_no_faster_than_the_run(kind: str) -> None:
-    small, large = measured(store_url(kind, "small"), 50), measured(store_url(kind, "large"), 200)
+    small, large = measured(store_url(kind, "small"), 30), measured(store_url(kind, "large"), 120)
     assert {name: count for name, count in large.items() if count > 4 * small[name] + 10} == {}
 
 
 @pytest.mark.parametrize("kind", both)
 def test_events_since_a_number_reads_only_those(kind: str) -> None:
-    made(store_url(kind), 100)
+    made(store_url(kind), 40)
     last = len(list(History(store_url(kind)).run("mine").events()))
     few = rows(store_url(kind), lambda h: list(h.run("mine").events(since=last - 3)))
     assert few <= 3 + 3
@@ -109,9 +109,9 @@ def test_named_checkpoints_do_not_cost_more_the_more_there_are(kind: str) -> Non
     counting = Counting(store_url(kind))
     costs = []
     with checkpoint_scope("mine", store=counting) as run:
-        for n in range(300):
+        for n in range(120):
             before = counting.rows
             run.state["n"] = n
             run.checkpoint("tick")
             costs.append(counting.rows - before)
-    assert max(costs[200:]) <= max(costs[10:100])
+    assert max(costs[80:]) <= max(costs[10:40])
