@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # Type checkers see a function's attributes and the verbs, wh
         def __init__(self, wrapped: object, wrapper: object) -> None: ...
 
     class _BoundFunctionWrapper:
-        _self_parent: Any  # a `Step`; with that type, checkers would bind it on access, since it is a descriptor
+        _self_parent: Any  # a `Step`
         _self_instance: Any
         _self_owner: Any
 
@@ -298,13 +298,13 @@ class BoundStep(_Verbs[P, R], _BoundFunctionWrapper):
         return _load_bound, (first[0] if first else self._self_owner, self.__name__, step._self_run())
 
 
-if TYPE_CHECKING:  # All of these are a `Step`. What type checkers need to tell apart is how it binds.
+if TYPE_CHECKING:  # At run time, all of these are a `Step`; type checkers have to know how each one binds.
     Receiver = TypeVar("Receiver")
     Receiver_contra = TypeVar("Receiver_contra", contravariant=True)
     Returned = TypeVarWithDefault("Returned", default=Any)  # mypy finds no type for `Self`, and would take `Never`
 
     class _Method(Protocol[Receiver_contra, P, R]):
-        """A function whose first parameter is named `self`: that makes it a method, a staticmethod has none."""
+        """A function whose first parameter is named `self`. Nothing else tells a method from a staticmethod here."""
 
         def __call__(_function, self: Receiver_contra, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
@@ -316,7 +316,8 @@ if TYPE_CHECKING:  # All of these are a `Step`. What type checkers need to tell 
     class _MethodStep(Step[Concatenate[Any, P], R]):
         """The step of a method, bound when it is accessed on an instance."""
 
-        # What is called is bound before. pyright compares this with the methods of a protocol, and properties with `self`.
+        # Not what a call on the class or an instance sees: `__get__` comes first. pyright compares this signature with the
+        # methods of a protocol (without `self`), and `property` calls it (with `self`); both have to fit.
         def __call__(self, /, *args: Any, **kwargs: Any) -> R: ...
         @overload
         def __get__(self, instance: None, owner: type[Receiver]) -> Step[Concatenate[Receiver, P], R]: ...
