@@ -127,7 +127,7 @@ class RunEntries:
         """Whether a look-up needs no read: the node's entry is cached and only a value, or the node is known to have none."""
         known = self._cache.get(node.key)
         if known is None:
-            return node.key.startswith(self._fetched) and not self._adopted
+            return self._known_absent(node.key) and not self._adopted
         try:
             return (known if isinstance(known, Decoded) else self._learn(node.key, known)).value_only
         except IntegrityError:
@@ -243,13 +243,18 @@ class RunEntries:
 
     def _read_node(self, key: str, again: bool) -> Decoded | None:
         """Like `read`, for a node's own entry. After the second read, or if it is missing, fetches all small entries."""
-        if key in self._cache or not key.startswith(self._fetched):
-            entry = self.read(key)
-            self._reads += 1
-            if entry is None or self._reads >= _PATIENCE:
-                self._fetch(self._prefix(key))
-            return entry
-        return self.read(key) if again else None
+        if self._known_absent(key):
+            return self.read(key) if again else None
+        entry = self.read(key)
+        self._reads += 1
+        if entry is None or self._reads >= _PATIENCE:
+            self._fetch(self._prefix(key))
+        return entry
+
+    def _known_absent(self, key: str) -> bool:
+        """Whether all small entries under the key's prefix were fetched, and this was not among them."""
+        fetched = self._fetched  # first: another thread may finish a fetch, or drop the cache, between these lines
+        return key.startswith(fetched) and key not in self._cache and fetched is self._fetched
 
     def learn(self, node: Node, data: Bytes | None) -> None:
         """Cache what is stored under the node's key, as read when its lease was acquired."""
@@ -296,24 +301,28 @@ class RunEntries:
         if prefix in self._tried:
             return
         self._tried.add(prefix)
+        cache = self._cache
         try:
             for key, data in self.store.scan(prefix, most=_SMALL):
                 if isinstance(data, bytes) and key not in self._touched:
-                    self._cache.setdefault(key, data)
+                    cache.setdefault(key, data)
                     if key in self._touched:  # by another thread, meanwhile
-                        self._cache.pop(key, None)
+                        cache.pop(key, None)
                     self._room -= len(data) + _OVERHEAD
                     if self._room < 0:
                         return
         except StoreError:
             return  # the read of a single entry raises it
+        if cache is not self._cache:
+            return  # another thread has dropped it
         self._fetched = (*self._fetched, prefix)
         if prefix == self.prefix:
             self._lost = self._find_lost()
 
     def drop_cache(self) -> None:
         """Empty the cache, because another process has replaced or forgotten entries. Nothing is fetched in bulk again."""
-        self._cache, self._fetched, self._room = {}, (), _ROOM
+        self._fetched = ()  # first: see `_known_absent`
+        self._cache, self._room = {}, _ROOM
 
     def _forget_cached(self, keys: Iterable[str]) -> None:
         self._touched.update(keys)

@@ -312,3 +312,45 @@ def test_other_threads_may_write_entries_while_lost_ones_are_looked_for() -> Non
         done.set()
         writer.join()
         sys.setswitchinterval(interval)
+
+
+class _Switching(dict[str, Any]):
+    """An empty cache; when a key is first looked up or added, another thread gets its turn."""
+
+    def __init__(self, key: str, meanwhile: Callable[[], object]) -> None:
+        super().__init__()
+        self._meanwhile = {key: meanwhile}
+
+    def _switch(self, key: Any, found: Any) -> Any:
+        self._meanwhile.pop(key, lambda: None)()
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        return bool(self._switch(key, super().__contains__(key)))
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        return self._switch(key, super().setdefault(key, default))
+
+
+@pytest.fixture
+def resumed(store: Counting) -> Iterator[tuple[Any, Any]]:
+    """The entries of a resumed run, and the node of its one step."""
+    with checkpoint_scope("r", store=store):
+        busy(1)
+    with checkpoint_scope("r", store=store) as run:
+        session = run._session
+        yield session.entries, busy._self_definition.identify(session, (1,), {}).node
+
+
+def test_a_checkpoint_is_found_while_another_thread_fetches_the_small_entries(resumed: tuple[Any, Any]) -> None:
+    known, node = resumed
+    known._cache = _Switching(node.key, lambda: known._fetch(known.prefix))
+    assert known.find(node, str, again=False).entry is not None
+
+
+def test_a_checkpoint_is_found_if_another_thread_drops_the_cache_during_a_fetch(resumed: tuple[Any, Any]) -> None:
+    known, node = resumed
+    known._expected = 0  # as after an attempt that was killed
+    known._cache = _Switching(node.key, known.drop_cache)
+    known._fetch(known.prefix)
+    assert known.find(node, str, again=False).entry is not None
