@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from difflib import get_close_matches
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, overload
@@ -23,12 +23,12 @@ from .surroundings.outputs import Outputs
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
-R = TypeVar("R")
-S = TypeVar("S")
+R = TypeVar("R", covariant=True)
 T = TypeVar("T")
 
 if TYPE_CHECKING:  # Type checkers see a function's attributes and the verbs, whichever wrapt is installed.
     from typing_extensions import Self, Unpack
+    from typing_extensions import TypeVar as TypeVarWithDefault
 
     from .session import Session
 
@@ -40,10 +40,9 @@ if TYPE_CHECKING:  # Type checkers see a function's attributes and the verbs, wh
 
     class _FunctionWrapper:
         def __init__(self, wrapped: object, wrapper: object) -> None: ...
-        def __get__(self, instance: Any, owner: Any = None) -> Any: ...
 
     class _BoundFunctionWrapper:
-        _self_parent: Any  # a `Step`; with that type, checkers would bind it on access, since it is a descriptor
+        _self_parent: Any  # a `Step`
         _self_instance: Any
         _self_owner: Any
 
@@ -104,7 +103,11 @@ class _Verbs(_Function[P, R]):
         definition, call = self._self_identify(args, kwargs)
         return definition.find(call).entry is not None
 
-    def recall(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+    @overload
+    def recall(self: _Verbs[Q, Coroutine[Any, Any, T]], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+    @overload
+    def recall(self, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def recall(self, /, *args: Any, **kwargs: Any) -> Any:
         """Return the recorded result of this call without running anything; `NotRecorded` if there is none.
 
         For a coroutine function, that is the awaited value; for a generator function, a generator of the recorded items.
@@ -166,9 +169,10 @@ class _Verbs(_Function[P, R]):
         It replaces the options `expires` and `stale`. The result is recorded for all, whatever age they accept.
         """
         step, _ = self._self_parts()
-        limited = Step(step.__wrapped__, {}, step._self_reference, (step, max_age, stale))
+        limited: Any = Step(step.__wrapped__, {}, step._self_reference, (step, max_age, stale))
         bound: Any = self
-        return limited if bound is step else limited.__get__(bound._self_instance, bound._self_owner)  # type: ignore[return-value]
+        same: Self = limited if bound is step else limited.__get__(bound._self_instance, bound._self_owner)
+        return same
 
     def explain(self, /, *args: P.args, **kwargs: P.kwargs) -> Explanation:
         """Say whether this call would be skipped now, or why it would run: what changed since it was recorded."""
@@ -232,13 +236,11 @@ class Step(_Verbs[P, R], _FunctionWrapper):
             error.__traceback__ = trimmed(error.__traceback__)
             raise error  # not a bare `raise`: Python 3.10 would restore the whole traceback
 
-    @overload
-    def __get__(self, instance: None, owner: type | None = None) -> Step[P, R]: ...
-    @overload
-    def __get__(self: Step[Concatenate[S, Q], T], instance: S, owner: type | None = None) -> BoundStep[Q, T]: ...
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        bound = super().__get__(instance, owner)
-        return self if bound.__wrapped__ is self.__wrapped__ else bound  # like a function accessed on its class
+    if not TYPE_CHECKING:  # for type checkers, only the steps of methods bind, see `_MethodStep`
+
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+            bound = super().__get__(instance, owner)
+            return self if bound.__wrapped__ is self.__wrapped__ else bound  # like a function accessed on its class
 
     def _self_parts(self) -> tuple[Step[Any, Any], tuple[Any, ...]]:
         return self, ()
@@ -296,7 +298,39 @@ class BoundStep(_Verbs[P, R], _BoundFunctionWrapper):
         return _load_bound, (first[0] if first else self._self_owner, self.__name__, step._self_run())
 
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:  # At run time, all of these are a `Step`; type checkers have to know how each one binds.
+    Receiver = TypeVar("Receiver")
+    Receiver_contra = TypeVar("Receiver_contra", contravariant=True)
+    Returned = TypeVarWithDefault("Returned", default=Any)  # mypy finds no type for `Self`, and would take `Never`
+
+    class _Method(Protocol[Receiver_contra, P, R]):
+        """A function whose first parameter is named `self`. Nothing else tells a method from a staticmethod here."""
+
+        def __call__(_function, self: Receiver_contra, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    class _ClassMethod(Protocol[Receiver_contra, P, R]):
+        """A function whose first parameter is named `cls`."""
+
+        def __call__(_function, cls: Receiver_contra, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    class _MethodStep(Step[Concatenate[Any, P], R]):
+        """The step of a method, bound when it is accessed on an instance."""
+
+        # Not what a call on the class or an instance sees: `__get__` comes first. pyright compares this signature with the
+        # methods of a protocol (without `self`), and `property` calls it (with `self`); both have to fit.
+        def __call__(self, /, *args: Any, **kwargs: Any) -> R: ...
+        @overload
+        def __get__(self, instance: None, owner: type[Receiver]) -> Step[Concatenate[Receiver, P], R]: ...
+        @overload
+        def __get__(self, instance: object, owner: type | None = None) -> BoundStep[P, R]: ...
+        def __get__(self, instance: object, owner: type | None = None) -> Any: ...
+
+    class _ClassMethodStep(_MethodStep[P, R]):
+        """The step of a classmethod, bound wherever it is accessed."""
+
+        def __get__(self, instance: object, owner: type | None = None) -> BoundStep[P, R]: ...  # type: ignore[override]
+
+else:
     Step.__bound_function_wrapper__ = BoundStep
 
 
@@ -343,7 +377,8 @@ def _load_bound(owner: Any, name: str, reference: Reference | None) -> Any:
     found = getattr(owner, name)
     if reference is None:
         return found
-    return _sent(found._self_parent, reference).__get__(found._self_instance, found._self_owner)
+    step: Any = _sent(found._self_parent, reference)
+    return step.__get__(found._self_instance, found._self_owner)
 
 
 def _load_limited(step: Any, max_age: Duration, stale: Duration | None) -> Any:
@@ -370,7 +405,12 @@ def _sent(step: Step[P, R], reference: Reference | None) -> Step[P, R]:
 class Decorator(Protocol):
     """Turns a function into a step."""
 
-    def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...
+    @overload
+    def __call__(self, function: _Method[Receiver, P, Returned], /) -> _MethodStep[P, Returned]: ...
+    @overload
+    def __call__(self, function: _ClassMethod[Receiver, P, Returned], /) -> _ClassMethodStep[P, Returned]: ...
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> Step[P, T]: ...
 
 
 class Options(TypedDict, total=False):
@@ -429,7 +469,11 @@ _IDENTIFYING = (
 
 
 @overload
-def checkpointed(function: Callable[P, R], /) -> Step[P, R]: ...
+def checkpointed(function: _Method[Receiver, P, Returned], /) -> _MethodStep[P, Returned]: ...
+@overload
+def checkpointed(function: _ClassMethod[Receiver, P, Returned], /) -> _ClassMethodStep[P, Returned]: ...
+@overload
+def checkpointed(function: Callable[P, T], /) -> Step[P, T]: ...
 @overload
 def checkpointed(**options: Unpack[StepOptions]) -> Decorator: ...
 def checkpointed(function: Callable[..., Any] | None = None, /, **options: Unpack[StepOptions]) -> Any:
@@ -485,7 +529,11 @@ def checkpointed(function: Callable[..., Any] | None = None, /, **options: Unpac
 
 
 @overload
-def memoized(function: Callable[P, R], /) -> Step[P, R]: ...
+def memoized(function: _Method[Receiver, P, Returned], /) -> _MethodStep[P, Returned]: ...
+@overload
+def memoized(function: _ClassMethod[Receiver, P, Returned], /) -> _ClassMethodStep[P, Returned]: ...
+@overload
+def memoized(function: Callable[P, T], /) -> Step[P, T]: ...
 @overload
 def memoized(**options: Unpack[Options]) -> Decorator: ...
 def memoized(function: Callable[..., Any] | None = None, /, **options: Unpack[Options]) -> Any:

@@ -1,19 +1,22 @@
-"""What the type checkers have to see in code that uses oncemore. Read by mypy and pyright (`make check`); what is accepted
-is also run, by `tests/unit/test_typed_code.py`.
+"""Steps of functions: with and without options, coroutines, generators, generic ones.
+
+What the type checkers have to see in code that uses oncemore, one file per theme. Read by mypy and pyright (`make check`);
+what they accept is also run, by `tests/unit/test_typed_code.py`.
 
 `assert_type` is what has to be inferred; a line with `type: ignore[...]` is an error that has to be found, since an
-ignore without an error is itself reported. This folder is no package: it would hide the standard library's `typing`
-from programs started in `tests`.
+ignore without an error is itself reported; `pyright: ignore[...]` is an error that only pyright finds. This folder is no
+package: it would hide the standard library's `typing` from programs started in `tests`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from typing_extensions import assert_type
 
-from oncemore import Fingerprint, Results, Run, Step, checkpoint_scope, checkpointed, current_run, memoized
+from oncemore import Step, checkpointed, memoized
 
 T = TypeVar("T")
 
@@ -47,12 +50,30 @@ def with_options(path: str, *, client: object = None) -> dict[str, float]:
 
 
 @checkpointed
+def without_parameters() -> int:
+    """A step that takes nothing."""
+    return 1
+
+
+@checkpointed
+def of_any_number(*numbers: int) -> int:
+    """A step that takes any number of arguments."""
+    return sum(numbers)
+
+
+@checkpointed
+def of_anything(*args: object, **kwargs: object) -> int:
+    """A step that takes whatever it is given."""
+    return len(args) + len(kwargs)
+
+
+@checkpointed
 async def awaited(row: str) -> bytes:
     """A coroutine function."""
     return row.encode()
 
 
-@checkpointed
+@checkpointed(version="1")
 def items(count: int) -> Iterator[str]:
     """A generator function."""
     yield from map(str, range(count))
@@ -82,119 +103,69 @@ async def remembered_later(currency: str, client: object) -> float:
     return float(len(currency))
 
 
-class Model:
-    """Methods of every kind."""
-
-    @checkpointed
-    def fit(self, rows: list[int], *, rate: float = 0.1) -> Model:
-        return self
-
-    @checkpointed(version="1")
-    async def score(self, row: int) -> float:
-        return float(row)
-
-    @staticmethod
-    @checkpointed
-    def check(row: int) -> bool:
-        return bool(row)
-
-    @checkpointed
-    @staticmethod
-    def clean(row: int) -> str:
-        return str(row)
-
-    @checkpointed
-    def rows(self, count: int) -> Iterator[int]:
-        yield from range(count)
-
-
-class Inheriting(Model):
-    """A class that inherits steps."""
-
-    def total(self, count: int) -> int:
-        return sum(self.rows(count))
-
-
 def results_keep_their_types() -> None:
     assert_type(plain("a"), list[int])
     assert_type(plain("a", limit=3), list[int])
     assert_type(with_parentheses("a"), int)
     assert_type(with_options("a"), dict[str, float])
+    assert_type(without_parameters(), int)
+    assert_type(of_any_number(1, 2, 3), int)
+    assert_type(of_anything(), int)
+    assert_type(of_anything(1, "2", three=3), int)
     assert_type(items(3), Iterator[str])
+    assert_type(next(items(3)), str)
     assert_type(later_items(3), AsyncIterator[str])
     assert_type(generic(1), list[int])
     assert_type(remembered("EUR"), float)
     assert_type(checkpointed(len)("abc"), int)
+
+
+def steps_have_the_attributes_of_functions() -> None:
     assert_type(plain.__wrapped__("a"), list[int])
     assert_type(plain.__name__, str)
+    assert_type(plain.name, str)
 
 
 async def awaiting_gives_the_result() -> None:
     assert_type(await awaited("a"), bytes)
-    assert_type(await Model().score(1), float)
     assert_type(await remembered_later("EUR", object()), float)
-    assert_type(await awaited.refresh("a"), bytes)
-
-
-def methods_are_bound() -> None:
-    model = Model()
-    assert_type(model.fit([1]), Model)
-    assert_type(model.fit([1], rate=0.5).fit([2]), Model)
-    assert_type(Model.fit(model, [1]), Model)
-    assert_type(Model.check(1), bool)
-    assert_type(Model.clean(1), str)
-    assert_type(model.rows(2), Iterator[int])
-    assert_type(Inheriting().total(3), int)
-    assert_type(model.fit.is_done([1]), bool)
-    assert_type(model.fit.refresh([1]), Model)
-
-
-def steps_can_be_asked() -> None:
-    assert_type(plain.is_done("a"), bool)
-    assert_type(plain.forget("a", limit=3), bool)
-    assert_type(plain.refresh("a"), list[int])
-    assert_type(plain.fingerprint("a"), Fingerprint)
-    remembered.recall("EUR")
+    async for item in later_items(1):
+        assert_type(item, str)
 
 
 def steps_are_callables() -> None:
+    def call(function: Callable[[str], T]) -> T:
+        return function("a")
+
     one: Callable[[str], list[int]] = plain
     two: Callable[[str], Coroutine[Any, Any, bytes]] = awaited
     three: Step[[str], int] = with_parentheses
-    map(plain, ["a", "b"])
     print(one, two, three)
-
-
-async def scopes_give_their_run() -> None:
-    with checkpoint_scope("a", store="./.oncemore", workflow="churn", strict=True) as run:
-        assert_type(run, Run)
-        assert_type(run.id, str)
-    async with checkpoint_scope() as other:
-        assert_type(other, Run)
-    assert_type(current_run(), "Run | None")
-
-
-async def maps_give_results(run: Run) -> None:
-    assert_type(run.map(plain, ["a"], [1], concurrency=2), Results)
-    assert_type(run.map(with_options, ["a"], client=None), Results)
-    assert_type(run.starmap(plain, [("a", 1)]), Results)
-    assert_type(await run.map(awaited, ["a"]), Results)
-    assert_type(await run.starmap(remembered_later, [("EUR", 1)]), Results)
+    assert_type(call(with_parentheses), int)
+    assert_type(list(map(with_parentheses, ["a", "b"])), list[int])
+    assert_type(sorted(["b", "a"], key=with_parentheses), list[str])
+    assert_type(functools.partial(plain, limit=2)("a"), list[int])
+    assert_type(functools.reduce(of_any_number, [1, 2]), int)
 
 
 async def wrong_calls_are_found() -> None:
     plain(3)  # type: ignore[arg-type]
     plain("a", depth=3)  # type: ignore[call-arg]
     with_options()  # type: ignore[call-arg]
+    without_parameters(3)  # type: ignore[call-arg]
+    of_any_number("a")  # type: ignore[arg-type]
     remembered(3)  # type: ignore[arg-type]
-    Model().fit("rows")  # type: ignore[arg-type]
-    Model.clean("row")  # type: ignore[arg-type]
-    Model().fit()  # type: ignore[call-arg]
-    plain.is_done(3)  # type: ignore[arg-type]
-    plain.refresh()  # type: ignore[call-arg]
     plain.forgot("a")  # type: ignore[attr-defined]
     (await awaited("a")).encode()  # type: ignore[attr-defined]
-    Model().fit.is_done("rows")  # type: ignore[arg-type]
+    map(plain, [3])  # type: ignore[arg-type]
+    functools.partial(plain, 3)  # type: ignore[arg-type]
+
+
+def wrong_types_are_found() -> None:
+    one: Callable[[int], list[int]] = plain  # type: ignore[assignment]
+    two: Callable[[str], list[str]] = plain  # type: ignore[assignment]
+    three: Step[[str], str] = with_parentheses  # type: ignore[assignment]
+    print(one, two, three)
 
 
 def wrong_options_are_found() -> None:
@@ -202,5 +173,4 @@ def wrong_options_are_found() -> None:
     checkpointed(code="shallow")  # type: ignore[call-overload]
     memoized(share=True)  # type: ignore[call-overload]
     memoized(expired="1d")  # type: ignore[call-overload]
-    checkpoint_scope(3)  # type: ignore[arg-type]
-    checkpoint_scope("a", "./.oncemore")  # type: ignore[call-arg]
+    checkpointed(3)  # type: ignore[call-overload]
