@@ -17,8 +17,8 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, Sim
 from typing import Any, NamedTuple, TypeAlias
 
 from ..files import File, FileChange
-from ..identity.values import Digests, identity, iterators
-from ..identity.values.builtin_types import category, counter_at, is_mock, is_refused, memory_of
+from ..identity.values import Digests, identity
+from ..identity.values.builtin_types import category, counter_at, is_mock, is_refused
 from ..identity.values.objects import is_its_attributes
 from ..identity.values.parts import ATTRS_HASH, layout_of
 from ..modules import global_generator, loaded, module_of, once_per_type
@@ -257,8 +257,6 @@ def transparent_children(kind: type) -> Callable[[Any], Iterable[Any]] | None:
         return lambda obj: (obj.__self__,)
     if kind is partial:
         return lambda obj: (obj.func, obj.args, obj.keywords)
-    if kind in iterators.THROUGH:
-        return iterators.sources
     shared = loaded("multiprocessing.sharedctypes")
     if shared is not None and issubclass(kind, shared.SynchronizedBase):
         return lambda obj: (obj.get_obj(),)
@@ -439,10 +437,6 @@ _MUTATORS: dict[type, Mutator] = {
     ),
     array.array: Mutator(lambda obj: obj[:], _assign_items, by_digest=True),
     itertools.count: Mutator(counter_at, _advance, same=eq, can_restore=lambda obj: counter_at(obj) is not None),
-    **dict.fromkeys(
-        iterators.LEAVES | iterators.MADE_OF,
-        Mutator(iterators.place, iterators.go_on, same=eq, can_restore=iterators.can_go_on),
-    ),
 }
 
 
@@ -624,12 +618,9 @@ def _assign_bits_state(bits: Any, content: tuple[Any, Any]) -> None:
         bits.state = state
 
 
-# -- content outside the Python object, see identity/values/builtin_types.py
-
-
 def _assign_memory(obj: Any, content: bytes) -> None:
     ctypes: Any = loaded("ctypes")
-    ctypes.memmove(ctypes.addressof(obj), content, len(content))
+    ctypes.memmove(ctypes.byref(obj), content, len(content))
 
 
 def _polars(inner: str) -> Mutator:
@@ -640,11 +631,7 @@ def _polars(inner: str) -> Mutator:
 
 # Types of libraries: the module, names in it, and how objects of these types are changed.
 _LIBRARIES: tuple[tuple[str, str, Mutator], ...] = (
-    (
-        "_ctypes",
-        "_SimpleCData Array Structure Union",
-        Mutator(memory_of, _assign_memory, by_digest=True, can_restore=lambda obj: memory_of(obj) is not None),
-    ),
+    ("_ctypes", "_SimpleCData Array Structure Union", Mutator(bytes, _assign_memory, by_digest=True)),
     ("multiprocessing.managers", "DictProxy", Mutator(lambda obj: obj.copy(), _assign_elements, by_digest=True)),
     ("multiprocessing.managers", "ListProxy", Mutator(lambda obj: obj[:], _assign_items, by_digest=True)),
     ("random", "Random", _generator(lambda obj: obj.getstate(), lambda obj, state: obj.setstate(state))),
