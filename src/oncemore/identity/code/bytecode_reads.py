@@ -55,7 +55,7 @@ REVEALING = {
             __annotations__ __annotate__ __signature__ __dataclass_fields__ __attrs_attrs__ __required_keys__
             __optional_keys__ __total__
         """,
-        "modules": "import_module iter_modules walk_packages run_module __import__ sys.modules",
+        "modules": "import_module iter_modules walk_packages run_module __import__",
         "globals": "__globals__ f_globals globals eval exec",
     }.items()
     for name in names.split()
@@ -123,7 +123,6 @@ def reads(code: CodeType) -> Reads:
     # The body of a class with annotations reads `__annotations__` only to fill it.
     heads = {chain[0] for chain in chains}.difference(maybe & {"__annotations__"})
     heads.update(chain[1] for chain in chains if chain[0] == "builtins" and len(chain) > 1)
-    heads.update("sys.modules" for chain in chains if chain[:2] == ("sys", "modules"))
     named = {wanted.name for wanted in imports if wanted.name}
     dunders = {text for text in texts if text[:2] == "__"}
     return Reads(
