@@ -183,10 +183,10 @@ def _bindings(text: bytes, name: str) -> list[Statement] | _Imported | None:
     for each in classes:
         inside = [node.body for node in body if isinstance(node, ast.ClassDef) and node.name == each]
         if not inside and tree is not None and each == classes[0]:  # the class itself may be imported
-            found, _ = _in_body(body, each)
+            found = _in_body(body, each)
             return found[0].imported if found else None
         body = inside[-1] if inside else []
-    found, _ = _in_body(body, last)
+    found = _in_body(body, last)
     if tree is not None and not classes and b"global" in text:
         found += [each for node in ast.walk(tree) for each in _in_function(node, last)]
     imported = next((each.imported for each in found if each.imported), None)
@@ -203,54 +203,61 @@ def _in_function(node: ast.AST, name: str) -> list[_RawBinding]:
     declared = any(isinstance(each, ast.Global) and name in each.names for each in node.body)
     tests = [each.test for each in ast.walk(node) if isinstance(each, (ast.If, ast.IfExp, ast.While))]
     looks = any(isinstance(each, ast.Name) and each.id == name for test in tests for each in ast.walk(test))
-    return [each._replace(when_needed=looks) for each in _in_body(node.body, name)[0]] if declared else []
+    return [each._replace(when_needed=looks) for each in _in_body(node.body, name)] if declared else []
 
 
-def _in_body(body: Sequence[ast.stmt], name: str) -> tuple[list[_RawBinding], bool]:
-    """The statements in a body that may have bound the name, last first, and whether one of them certainly did."""
+def _in_body(body: Sequence[ast.stmt], name: str) -> list[_RawBinding]:
+    """The statements in a body that may have bound the name: from the last one that certainly did."""
     found: list[_RawBinding] = []
-    for node in reversed(body):
-        here, surely = _in_statement(node, name)
-        found += here
-        if surely:
-            return found, True
-    return found, False
+    for node, heads, certain in _flat(body):
+        here, binds = _in_statement(node, name)
+        if binds and certain:
+            found = []
+        found += [each._replace(heads=heads) for each in here]
+    return found
+
+
+def _flat(
+    body: Sequence[ast.stmt], heads: tuple[ast.expr, ...] = (), certain: bool = True
+) -> Iterator[tuple[ast.stmt, tuple[ast.expr, ...], bool]]:
+    """All statements, those inside others included; what is around each that decides about it; whether it is certain to run."""
+    for node in body:
+        yield node, heads, certain
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        branches = [getattr(node, field, ()) for field in ("body", "orelse", "finalbody")]
+        branches += [each.body for each in (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))]
+        surely = certain and isinstance(node, (ast.With, ast.AsyncWith))
+        for branch in branches:
+            yield from _flat(branch, (*heads, *_heads_of(node)), surely)
+
+
+def _heads_of(node: ast.stmt) -> list[ast.expr]:
+    """The condition, the iterable or the subject of a statement."""
+    return [head for field in ("test", "iter", "subject") if (head := getattr(node, field, None)) is not None]
 
 
 def _in_statement(node: Any, name: str) -> tuple[list[_RawBinding], bool]:
+    """How a statement, without those inside it, binds the name or changes its value, and whether it surely binds it."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [], node.name == name
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         return _in_import(node, name)
-    branches = [getattr(node, field, ()) for field in ("body", "orelse", "finalbody")]
-    branches += [each.body for each in (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))]
-    if isinstance(node, ast.Expr) or not any(branches):
-        found, surely = _in_assignment(node, name)
-        return (found if surely else [*found, *_in_expressions([node], name)]), surely
-    inside = [_in_body(branch, name) for branch in branches]
-    found = [each for here, _ in inside for each in here]
     if isinstance(node, (ast.With, ast.AsyncWith)):
-        surely = inside[0][1]
-        for item in () if surely else node.items:
-            if item.optional_vars is not None and _position(item.optional_vars, name) is not None:
-                kind = f"with {_shape(item.optional_vars, name)}"
-                return [*found, _RawBinding(node.lineno, kind, [item.context_expr], f"with {{}} as {name}")], True
-        return found, surely
-    heads = [head for field in ("test", "iter", "subject") if (head := getattr(node, field, None)) is not None]
-    if isinstance(node, (ast.For, ast.AsyncFor)) and _position(node.target, name) is not None:
-        kind = f"for {_shape(node.target, name)}"
-        found.append(_RawBinding(node.lineno, kind, [node.iter], f"for {name} in {{}}"))
-    found += _in_expressions(heads, name)
-    surely = isinstance(node, ast.If) and all(sure for _, sure in inside[:2])
-    return [each._replace(heads=[*heads, *each.heads]) for each in found], surely
-
-
-def _in_expressions(nodes: Sequence[ast.AST], name: str) -> list[_RawBinding]:
-    """Assignment expressions: `name := value`."""
-    walruses = [each for node in nodes for each in _evaluated(node) if isinstance(each, ast.NamedExpr)]
-    return [
-        _RawBinding(each.lineno, ":=", [each.value], f"{name} := {{}}") for each in walruses if each.target.id == name
-    ]
+        for item in node.items:
+            if item.optional_vars is not None and _binds(item.optional_vars, name):
+                parts = [item.context_expr, item.optional_vars]
+                return [_RawBinding(node.lineno, "with", parts, "with {} as {}")], True
+        return [], False
+    if isinstance(node, (ast.For, ast.AsyncFor)) and _binds(node.target, name):
+        return [_RawBinding(node.lineno, "for", [node.target, node.iter], "for {} in {}")], False
+    found, surely = _in_assignment(node, name)
+    if not surely:
+        own = _heads_of(node) if hasattr(node, "body") else [node]
+        evaluated = [each for head in own for each in _evaluated(head)]
+        walruses = [each for each in evaluated if isinstance(each, ast.NamedExpr) and each.target.id == name]
+        found += [_RawBinding(each.lineno, ":=", [each.target, each.value], "{} := {}") for each in walruses]
+    return found, surely
 
 
 def _in_import(node: ast.Import | ast.ImportFrom, name: str) -> tuple[list[_RawBinding], bool]:
@@ -272,13 +279,10 @@ def _in_assignment(node: Any, name: str) -> tuple[list[_RawBinding], bool]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     found: list[_RawBinding] = []
     given: ast.expr | None = getattr(node, "value", None)
-    for target in targets:
-        if given is None:  # a bare annotation
-            break
-        position = _position(target, name)
-        if position is not None:
-            rest, value = _picked(target, given, position)
-            return [_RawBinding(node.lineno, f"= {_shape(rest, name)}", [value], f"{name} = {{}}")], True
+    for target in targets if given is not None else ():  # not for a bare annotation
+        if _binds(target, name):
+            parts = _narrowed(target, given, name)
+            return [_RawBinding(node.lineno, "=", parts, "{} = {}")], True
         if isinstance(target, (ast.Attribute, ast.Subscript)) and _root(target) == name:
             found.append(_RawBinding(node.lineno, "part", [target, given], "{} = {}"))
     call = node.value if isinstance(node, ast.Expr) else None
@@ -294,38 +298,20 @@ def _root(node: ast.AST) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def _position(target: ast.AST, name: str) -> list[int] | None:
-    """The indices that lead to the name in a target, which may be nested tuples; None if it is not there."""
-    if isinstance(target, ast.Name):
-        return [] if target.id == name else None
-    if isinstance(target, ast.Starred):
-        return _position(target.value, name)
-    for at, each in enumerate(target.elts if isinstance(target, (ast.Tuple, ast.List)) else ()):
-        inside = _position(each, name)
-        if inside is not None:
-            return [at, *inside]
-    return None
+def _binds(target: ast.AST, name: str) -> bool:
+    """Whether a target, which may be nested tuples, is or has the name. (The `x` of `x[0]` is only read.)"""
+    names = (each for each in ast.walk(target) if isinstance(each, ast.Name))
+    return any(each.id == name and isinstance(each.ctx, ast.Store) for each in names)
 
 
-def _shape(target: ast.AST, name: str) -> str:
-    """The shape of a target, with `x` for the name: `(_ x *_)`."""
-    if isinstance(target, (ast.Tuple, ast.List)):
-        return f"({' '.join(_shape(each, name) for each in target.elts)})"
-    if isinstance(target, ast.Starred):
-        return f"*{_shape(target.value, name)}"
-    return "x" if isinstance(target, ast.Name) and target.id == name else "_"
-
-
-def _picked(target: ast.AST, value: ast.expr, position: list[int]) -> tuple[ast.AST, ast.expr]:
-    """Narrow `a, b = x(), y()` down to the target and expression of one position, as far as they match up."""
-    for at in position:
-        if not isinstance(target, (ast.Tuple, ast.List)) or not isinstance(value, (ast.Tuple, ast.List)):
-            break
-        both = (*target.elts, *value.elts)
-        if len(target.elts) != len(value.elts) or any(isinstance(each, ast.Starred) for each in both):
-            break
-        target, value = target.elts[at], value.elts[at]
-    return target, value
+def _narrowed(target: ast.AST, value: Any, name: str) -> list[ast.AST]:
+    """Narrow `a, b = x(), y()` down to the target that binds the name, and its value, as far as they match up."""
+    if isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
+        starred = any(isinstance(each, ast.Starred) for each in (*target.elts, *value.elts))
+        if len(target.elts) == len(value.elts) and not starred:
+            pairs = zip(target.elts, value.elts)
+            return next(_narrowed(each, own, name) for each, own in pairs if _binds(each, name))
+    return [target, value]
 
 
 def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
