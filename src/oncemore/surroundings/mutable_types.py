@@ -18,18 +18,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ..files import File, FileChange
 from ..identity.values import Digests, identity
-from ..identity.values.builtin_types import category, counter_at, is_mock, is_refused
+from ..identity.values.builtin_types import category, counter_at, is_immutable, is_mock, is_refused
 from ..identity.values.objects import is_its_attributes
 from ..identity.values.parts import ATTRS_HASH, layout_of
 from ..modules import global_generator, loaded, module_of, once_per_type
 
-ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented)))
-# Immutable types, by name: most programs never import them.
-_IMMUTABLE = {
-    *("datetime.datetime", "datetime.date", "datetime.time", "datetime.timedelta", "datetime.timezone"),
-    *("zoneinfo.ZoneInfo", "re.Pattern", "decimal.Decimal", "fractions.Fraction", "uuid.UUID"),
-    *("ipaddress.IPv4Address", "ipaddress.IPv6Address"),
-}
 _HEAPTYPE = 1 << 9
 _FACTORY = object()  # the key for a defaultdict's factory in its note
 
@@ -195,19 +188,11 @@ class Role(NamedTuple):
 
 
 @once_per_type
-def is_immutable(kind: type) -> bool:
-    """Whether objects of this type never change."""
-    if kind in ATOMS or f"{module_of(kind)}.{kind.__qualname__}" in _IMMUTABLE:
+def never_changes(kind: type) -> bool:
+    """Whether objects of this type never change, or only coordinate. Classes change only if code is patched."""
+    if is_immutable(kind) or issubclass(kind, (type, ModuleType, Enum)):
         return True
-    if issubclass(kind, (type, ModuleType, Enum)):  # classes change only if code is patched
-        return True
-    if category(kind) not in (None, "display"):  # a progress bar may hold the data that it iterates over
-        return True
-    paths = loaded("pathlib")
-    if paths is not None and issubclass(kind, paths.PurePath):
-        return True
-    numpy = loaded("numpy")
-    return numpy is not None and issubclass(kind, (numpy.generic, numpy.dtype)) and not issubclass(kind, numpy.void)
+    return category(kind) not in (None, "display")  # a progress bar may hold the data that it iterates over
 
 
 @once_per_type
@@ -215,7 +200,7 @@ def role(kind: type) -> Role | None:
     """None for immutable types."""
     if category(kind) not in (None, "display"):
         return Role(_nothing, mutable=True)  # named, so that the existing lock is found again, but never changed
-    if is_immutable(kind):
+    if never_changes(kind):
         return None
     children, mutator = transparent_children(kind), mutator_of(kind)
     if children is not None:
@@ -367,7 +352,7 @@ def _ordered(obj: Any) -> list[Any]:
 def _is_deeply_immutable(obj: Any) -> bool:
     if isinstance(obj, (tuple, frozenset)):
         return all(map(_is_deeply_immutable, obj))
-    return is_immutable(type(obj))
+    return never_changes(type(obj))
 
 
 def _list_delta(then: list[Any], now: list[Any]) -> Delta | None:

@@ -68,6 +68,27 @@ def category(kind: type) -> str | None:
     return next(filter(None, (INERT.get(f"{module_of(base)}.{base.__qualname__}") for base in kind.__mro__)), None)
 
 
+# --- types whose values never change -----------------------------------------------------------------------------------
+
+ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented)))
+_IMMUTABLE = frozenset(
+    [f"datetime.{name}" for name in ("date", "time", "datetime", "timedelta", "timezone")]
+    + [f"{module}.{name}" for module in ("pathlib", "pathlib._local") for name in ("PurePath", "PosixPath")]
+    + ["decimal.Decimal", "fractions.Fraction", "re.Pattern", "uuid.UUID", "zoneinfo.ZoneInfo"]
+    + ["numpy.generic", "numpy.dtype", "ipaddress.IPv4Address", "ipaddress.IPv6Address"]
+)
+
+
+@once_per_type
+def is_immutable(kind: type) -> bool:
+    """Whether values of this type never change. A library's subclasses of immutable types are, but not the project's."""
+    names = [f"{module_of(base)}.{base.__qualname__}" for base in kind.__mro__]
+    if "numpy.void" in names:  # a row of a structured array
+        return False
+    own = names[:1] if is_project_module(module_of(kind)) else names
+    return kind in ATOMS or not _IMMUTABLE.isdisjoint(own)
+
+
 # --- code -----------------------------------------------------------------------------------------------------------
 
 
