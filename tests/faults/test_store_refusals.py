@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from oncemore.errors import CheckpointWarning, StoreError, StoreUnavailable
-from oncemore.stores import cache
+from oncemore.stores import cache, locks
 from oncemore.stores.disk import DiskStore
 from oncemore.testing import bytes_of, in_fork
 
@@ -217,6 +217,30 @@ def test_a_limit_on_file_sizes_refuses_the_commit_and_keeps_what_was_there(tmp_p
     assert kept
     assert all(bytes_of(store, key) == key[1:].encode() * 5000 for key in kept)
     assert store.maintain(older_than=-1).orphans_removed == 0
+
+
+@pytest.mark.skipif(not locks.OWNED_BY_OPEN_FILES, reason="a process can't have a lock twice here")
+def test_a_long_wait_for_another_writer_names_it_and_ends_for_all_threads(tmp_path, monkeypatch):
+    clock = [0.0]  # what passes on it is what was slept
+    monkeypatch.setattr(cache.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(cache.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    store = DiskStore(tmp_path)
+    store.commit(put={"a": [b"1"]})
+    other = locks.Guard(store._cache.path)  # with a descriptor of its own, as another process has
+    other.hold()
+    other.lock_writer(0.0, 0.0)
+    try:
+        with pytest.warns(CheckpointWarning, match=r"after 30 s: another process \(pid \d+\) is writing"):
+            with pytest.raises(StoreUnavailable, match=r"another process \(pid \d+\) has been writing for 60 s"):
+                store.commit(put={"b": [b"1"]})
+        ended = clock[0]
+        with pytest.raises(StoreUnavailable, match="for 60 s"):  # a thread that began to wait meanwhile
+            store._cache._guard.lock_writer(ended - 61, cache.TIMEOUT)
+        assert clock[0] == ended
+    finally:
+        other.unlock_writer()
+        other.forget()
+    assert store.commit(put={"b": [b"1"]})
 
 
 def test_a_database_locked_for_too_long_is_a_clear_error_and_leaves_no_file(tmp_path, monkeypatch):

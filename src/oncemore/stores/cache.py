@@ -358,9 +358,10 @@ class Cache(diskcache.Cache):
 
     def exclusively(self, work: Callable[Given, None], *args: Given.args, **kwargs: Given.kwargs) -> None:
         """Call `work`, which writes, while no other process writes. To be called through `use`."""
+        began = time.monotonic()  # so that threads that wait for the same process do not wait one after the other
         with self._guard.writing:
             try:
-                self._guard.lock_writer(TIMEOUT)
+                self._guard.lock_writer(began, TIMEOUT)
                 work(*args, **kwargs)
             finally:
                 self._guard.unlock_writer()
