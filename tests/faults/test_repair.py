@@ -91,6 +91,14 @@ def the_header() -> None:
     overwrite(0)
 
 
+def test_a_repaired_database_has_the_mode_of_the_damaged_one() -> None:
+    everything()
+    os.chmod("store/cache.db", 0o640)  # for the user's group
+    the_header()
+    History.repair("store")
+    assert Path("store/cache.db").stat().st_mode & 0o777 == 0o640
+
+
 @pytest.mark.parametrize("destroy", [the_tree, the_index, the_header])
 def test_damage_that_hits_no_row_loses_nothing(destroy: Callable[[], None]) -> None:
     everything()

@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,72 @@ def test_a_directory_without_permission_to_write_can_be_read():
             for attempt in (lambda: opened.commit(put={"a": [b"1"]}), lambda: DiskStore(Path(folder, "other"))):
                 with pytest.raises(StoreError, match=r"read-only|permission"):
                     attempt()
+            return 0
+
+        assert in_fork(nobody) == 0
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")
+@pytest.mark.parametrize("shared", ["with root", "with a group"])
+def test_a_store_that_users_share_has_files_that_each_of_them_can_use(shared: str) -> None:
+    """As `sudo` once, then without it again; and as a folder of a team, whose database its group may write to."""
+    owner, other, group = 1001, 0 if shared == "with root" else 1002, 2000
+    folder = tempfile.mkdtemp()
+    place = Path(folder, "s")
+
+    def as_user(user: int, work: Callable[[DiskStore], object]) -> None:
+        def child() -> int:
+            os.umask(0o077)
+            os.setgroups([group] if user else [])
+            os.setgid(user)
+            os.setuid(user)
+            work(DiskStore(place))
+            return 0
+
+        assert in_fork(child) == 0
+
+    def write(number: int) -> Callable[[DiskStore], object]:
+        return lambda store: store.commit(put={f"{number}-{n}": [bytes([n]) * 50_000] for n in range(40)})
+
+    def take_over(store: DiskStore) -> None:
+        assert all(bytes_of(store, f"2-{n}") == bytes([n]) * 50_000 for n in range(40))
+        assert store.commit(put={f"2-{n}": [b"3" * 60_000] for n in range(40)})
+        assert store.hold("key") is not None
+
+    try:
+        os.chmod(folder, 0o755)
+        place.mkdir()
+        os.chown(place, owner, group)
+        as_user(owner, write(1))
+        if shared == "with a group":
+            for path in [place, *place.rglob("*")]:
+                os.chown(path, owner, group)
+                os.chmod(path, 0o770 if path.is_dir() else 0o660)
+        as_user(other, write(2))
+        as_user(owner, take_over)
+        as_user(other, lambda store: store.commit(delete=[f"{number}-{n}" for number in (1, 2) for n in range(40)]))
+        assert list(place.rglob("*.val")) == []
+        for path in place.rglob("*"):  # nobody else can read it
+            assert not path.stat().st_mode & (0o077 if shared == "with root" else 0o007), path
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")
+def test_a_lock_file_that_this_user_may_not_open_is_an_error_and_not_taken_for_free(tmp_path: Path) -> None:
+    folder = tempfile.mkdtemp()
+    try:
+        DiskStore(Path(folder, "s")).commit(put={"a": [b"1"]})
+        for path in [Path(folder), *Path(folder).rglob("*")]:
+            os.chmod(path, 0o777 if path.is_dir() else 0o600 if path.name.endswith("-locks") else 0o666)
+
+        def nobody() -> int:
+            os.setgid(65534)
+            os.setuid(65534)
+            with pytest.raises(StoreError, match="could not lock a key of the store .*check its permissions"):
+                DiskStore(Path(folder, "s")).hold("key")
             return 0
 
         assert in_fork(nobody) == 0

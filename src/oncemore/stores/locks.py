@@ -142,9 +142,10 @@ class LockFile:
                 self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
             return _set(self._descriptor, fcntl.F_WRLCK, offset)
         except OSError as error:
-            if self._descriptor is None and error.errno in _UNWRITABLE:
+            folder = os.path.dirname(self._path)
+            if self._descriptor is None and error.errno in _UNWRITABLE and not os.access(folder, os.W_OK):
                 return True  # nothing can be recorded in a read-only directory, so excluding our own threads is enough
-            raise explained(error, "lock a key of", os.path.dirname(self._path)) from error
+            raise explained(error, "lock a key of", folder) from error
 
     def _close(self) -> None:
         # Forget the descriptor first: closing it twice might close another file that got the same number.
