@@ -21,6 +21,7 @@ SIGILS = "$^"  # after a run's prefix, these start keys that are no node's; in s
 RUNS, EVENTS, NODES, SHARED, STATES, ITEMS, INTENTS = "run/", "event/", "node/", "shared/", "state/", "items/", "once/"
 CHUNKS, LISTINGS, PENDING = "blob/", "files/", "pending/"
 FORKS, DELETED = "forks/", "gone/"
+FILES_OF_JOBLIB = "joblib/"  # what joblib.Memory writes into its store backend
 THREADS = "langgraph/"  # threads of LangGraph graphs, see compat/langgraph.py
 WAITING = "waiting/"  # marks of calls that wait for a lease
 USED = "used/"  # marks of when a memoized function last had a hit
@@ -179,6 +180,14 @@ def loop_snapshots_of(prefix: str, loop: str) -> str:
 def code_key(code: str) -> str:
     """The parts of the code behind a digest."""
     return f"code/{code}"
+
+
+# -- files of joblib.Memory
+
+
+def joblib_key(path: str) -> str:
+    """The key of a file; for a folder, what the keys of the files in it begin with, but for a "/"."""
+    return FILES_OF_JOBLIB + "/".join(in_key(part, 1024) for part in path.split("/"))  # never truncated: read back
 
 
 # -- threads of LangGraph graphs. A namespace belongs to a subgraph; that of the graph itself is empty

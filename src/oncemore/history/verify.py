@@ -48,7 +48,7 @@ _OWNED = frozenset(("calls", "event", "items", "node", "once", "state", "wrote")
 _KINDS = (
     _VALUES
     | _OWNED
-    | {"blob", "changed", "code", "damaged", "files", "forks", "gone", "key", "other", "pending", "run", "used"}
+    | {"blob", "changed", "code", "damaged", "files", "forks", "gone", "joblib", "key", "other", "pending", "run", "used"}
 )
 
 
