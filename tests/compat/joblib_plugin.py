@@ -36,7 +36,7 @@ def with_oncemore(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
         monkeypatch.setattr(upstream, name, value)
     monkeypatch.setattr(upstream, "list", Witness, raising=False)
     # A helper of these tests asks for the digest of the arguments, to find folders in which joblib would have put results.
-    digest = lambda function, *args, **kwargs: function.fingerprint(*args, **kwargs).digest.hex()
+    digest = lambda function, *args, **kwargs: function.fingerprint(*args, **kwargs).digest
     monkeypatch.setattr(ours.MemorizedFunc, "_get_args_id", digest, raising=False)
 
 

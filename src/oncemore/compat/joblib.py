@@ -102,6 +102,7 @@ class Memory(joblib.Memory):
                 mmap_mode=mmap_mode,
                 cache_validation_callback=cache_validation_callback,
             )
+        _warn_mapped(mmap_mode or None)
         if self.store_backend is None:
             return (AsyncNotMemorizedFunc if inspect.iscoroutinefunction(func) else NotMemorizedFunc)(func)
         return MemorizedFunc(
@@ -142,18 +143,21 @@ class MemorizedFunc(Step[P, R]):
         verbose: int = 1,
         timestamp: float | None = None,
         cache_validation_callback: Validation | None = None,
+        *,
+        name: str | None = None,
     ) -> None:
-        _warn_mapped(mmap_mode)
-        module = canonical_name(getattr(func, "__module__", None) or "")
-        validate = None if cache_validation_callback is None else functools.partial(_valid, cache_validation_callback)
-        ignored = {"name": ".".join(filter(None, (module, default_name(func)))), "ignore": _parameters(func, ignore or ())}
-        super().__init__(func, {**DEFAULTS, "share": True, "validate": validate, **ignored})
+        options: dict[str, Any] = {**DEFAULTS, "share": True, "ignore": _parameters(func, ignore or ())}
+        options["name"] = name or _name(func)
+        if cache_validation_callback is not None:
+            options["validate"] = functools.partial(_valid, cache_validation_callback)
+        super().__init__(func, options)
         self._self_store = open_store(location)
         self._self_given: dict[str, Any] = {
             "ignore": list(ignore or ()),
             "mmap_mode": mmap_mode,
             "verbose": verbose,
             "cache_validation_callback": cache_validation_callback,
+            "name": options["name"],  # in a worker, the function may be from a `__main__` of another name
         }
 
     def _self_find_run(self) -> Session | None:
@@ -322,6 +326,12 @@ def _restored(function: Callable[..., Any], store: Store, given: dict[str, Any])
     return MemorizedFunc(function, store, **given)
 
 
+def _name(function: Callable[..., Any]) -> str:
+    """The name of a function with that of its module, as joblib tells functions apart."""
+    module = canonical_name(getattr(function, "__module__", None) or "")
+    return ".".join(filter(None, (module, default_name(function))))
+
+
 def _parameters(function: Callable[..., Any], ignore: Collection[str]) -> list[str]:
     """The ignored parameters by name; joblib calls `*args` "*" and `**kwargs` "**"."""
     stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
@@ -339,7 +349,7 @@ def _metadata(seconds: float, recorded: float, arguments: Mapping[str, Any]) -> 
     return {"duration": seconds, "time": recorded, "input_args": {name: repr(each) for name, each in arguments.items()}}
 
 
-def _warn_mapped(mode: str | None) -> None:
+def _warn_mapped(mode: str | bool | None) -> None:
     if mode is not None:
         warn(
             f"mmap_mode={mode!r} has no effect: each result is read into memory of its own and verified there. "
