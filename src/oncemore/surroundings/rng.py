@@ -23,6 +23,7 @@ import importlib
 import pickle
 import random
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -147,15 +148,24 @@ _MOST = 100  # objects that are searched in each of them: this costs time in eve
 _imported = digest(random.getstate())
 _openings: dict[str, list[Opening]] = {}  # the scopes that this process opened, by run
 _MOST_OPENINGS = 8
+_latest: deque[Opening] = deque()  # those that keep their states: 30 KB, for each of thousands of runs
+_MOST_STATES = 100
 
 
 class Opening:
-    """The states of the global generators when a scope opened."""
+    """The states of the global generators when a scope opened; empty once many others have opened since."""
+
+    __slots__ = ("digests", "left", "states")
 
     def __init__(self) -> None:
         self.states = _states(_global())
-        self.digests = {name: state_digest(state) for name, state in self.states.items()}
+        self.digests = _digests(self.states)
         self.left: dict[str, bytes] = {}  # their digests when the scope closed
+        if _latest and _latest[-1].digests == self.digests:  # most scopes draw no numbers
+            self.states, self.digests = _latest[-1].states, _latest[-1].digests
+        _latest.append(self)
+        if len(_latest) > _MOST_STATES:
+            _latest.popleft().states = {}
 
 
 class Unseeded:
@@ -195,12 +205,15 @@ class Unseeded:
 
     def leave(self) -> None:
         """The scope is being left."""
-        self._opening.left = Opening().digests
+        left = _digests(_states(_global()))
+        self._opening.left = self._opening.digests if left == self._opening.digests else left
 
     def earlier(self) -> list[Opening]:
         """The earlier openings in this process, newest first; none if a generator was seeded or used since the last one."""
-        untouched = self._earlier and self._earlier[-1].left == self._opening.digests == Opening().digests
-        return self._earlier[::-1] if untouched and self.chosen is None else []
+        if not self._earlier or self.chosen is not None or self._earlier[-1].left != self._opening.digests:
+            return []
+        untouched = self._opening.digests == _digests(_states(_global()))
+        return [each for each in self._earlier[::-1] if each.states] if untouched else []
 
     def digests_then(self, now: Callable[[str], str]) -> Iterator[tuple[Opening, Callable[[str], str]]]:
         """Earlier openings that a step may have drawn numbers after, each with a function like `now`: the digest of a read then.
@@ -219,8 +232,8 @@ class Unseeded:
             yield opening, then
 
     def choose(self, opening: Opening) -> bool:
-        """Set the generators to the states of an earlier opening. False if that has been done already."""
-        if self.chosen is not None:
+        """Set the generators to the states of an earlier opening. False if that has been done already, or they are gone."""
+        if self.chosen is not None or not opening.states:
             return False
         self.chosen = opening
         _set(_global(), opening.states)
@@ -248,6 +261,10 @@ def _global_unseeded() -> Handles:
 
 def _states(generators: Handles) -> dict[str, Any]:
     return {name: take() for name, (take, _) in generators.items()}
+
+
+def _digests(states: Mapping[str, Any]) -> dict[str, bytes]:
+    return {name: state_digest(state) for name, state in states.items()}
 
 
 def _set(generators: Handles, states: Mapping[str, Any]) -> None:
