@@ -278,8 +278,10 @@ def _in_assignment(node: Any, name: str) -> tuple[list[_RawBinding], bool]:
         return [_RawBinding(node.lineno, sign, [node.target, node.value], f"{{}} {sign} {{}}")], False
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     found: list[_RawBinding] = []
-    given: Any = getattr(node, "value", None)
-    for target in targets if given is not None else ():  # not for a bare annotation
+    given: ast.expr | None = getattr(node, "value", None)
+    for target in targets:
+        if given is None:  # a bare annotation
+            break
         if _binds(target, name):
             parts = _narrowed(target, given, name)
             return [_RawBinding(node.lineno, "=", parts, "{} = {}")], True
