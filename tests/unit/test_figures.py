@@ -287,7 +287,7 @@ def test_a_figure_that_cannot_be_pickled_is_told() -> None:
 
 @pytest.mark.parametrize("part", [lambda: plt.gca(), lambda: {"lines": plt.gca().lines[0]}, lambda: plt.gcf()])
 def test_a_part_of_an_older_figure_as_a_result_is_never_a_second_figure(part: Callable[[], Any]) -> None:
-    current = checkpointed(part, name="current")
+    current = checkpointed(name="current")(part)
     plt.plot([1, 2])
     for _ in range(2):
         with checkpoint_scope("part"), pytest.warns(CheckpointWarning, match="it returns part of a figure"):

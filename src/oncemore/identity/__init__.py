@@ -227,7 +227,7 @@ class Behaviour:
     def look_again(self) -> list[bytes]:
         """The digests of the data as it is now."""
         for datum in self.data:
-            datum.look_again()
+            datum.refresh()
         return self._result.data_digests() if self._result else []
 
     def reached(self, arguments: Arguments) -> tuple[dict[str, Datum], dict[str, Any]]:

@@ -36,13 +36,13 @@ class _Noted(NamedTuple):
 
     figure: Any
     changes: _Changes
-    count: int
+    changed: int  # how often by then
     dpi: float
     axes: Any
 
     def has_changed(self) -> bool:
         changes = self.figure.stale_callback
-        return changes is not self.changes or changes.count != self.count or self.figure.dpi != self.dpi
+        return changes is not self.changes or changes.count != self.changed or self.figure.dpi != self.dpi
 
 
 class _Note(NamedTuple):

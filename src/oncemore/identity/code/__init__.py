@@ -90,7 +90,7 @@ class WalkResult:
 
     def is_current(self) -> bool:
         """Whether the code is unchanged. Hashes the data again."""
-        if not self._walk.watch.unchanged() or not all(datum.look_again() for datum in self.data):
+        if not self._walk.watch.unchanged() or not all(datum.refresh() for datum in self.data):
             return False
         known, self.digests = len(self._walk.units_in_values), self.data_digests()
         return len(self._walk.units_in_values) == known  # else the data leads to other functions or classes now

@@ -53,7 +53,7 @@ def in_mapping(space: dict[str, Any], name: str) -> Slot:
 
 
 def in_cell(cell: CellType, name: str) -> Slot:
-    def look() -> Any:
+    def read() -> Any:
         try:
             return cell.cell_contents
         except ValueError:
@@ -65,7 +65,7 @@ def in_cell(cell: CellType, name: str) -> Slot:
         else:
             cell.cell_contents = value
 
-    return Slot(name, look, bind, owner=cell)
+    return Slot(name, read, bind, owner=cell)
 
 
 def in_context(variable: ContextVar[Any]) -> Slot:
@@ -73,13 +73,13 @@ def in_context(variable: ContextVar[Any]) -> Slot:
         if value is not ABSENT:  # context variables can't be unset
             variable.set(value)
 
-    def look() -> Any:
+    def read() -> Any:
         try:
             return variable.get()
         except LookupError:
             return ABSENT
 
-    return Slot(variable.name, look, bind)
+    return Slot(variable.name, read, bind)
 
 
 def in_class(klass: type, name: str) -> Slot:
@@ -112,7 +112,7 @@ class Datum:
         """The value bound in the slot now; `value` is the one seen last."""
         return self.value if self.slot is None else self.slot.get()
 
-    def look_again(self) -> bool:
+    def refresh(self) -> bool:
         """Update `value`. False if the slot now holds code instead of data."""
         now = self.now
         if now is self.value:

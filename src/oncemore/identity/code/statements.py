@@ -279,7 +279,9 @@ def _in_assignment(node: Any, name: str) -> tuple[list[_RawBinding], bool]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     found: list[_RawBinding] = []
     given: ast.expr | None = getattr(node, "value", None)
-    for target in targets if given is not None else ():  # not for a bare annotation
+    for target in targets:
+        if given is None:  # a bare annotation
+            break
         if _binds(target, name):
             parts = _narrowed(target, given, name)
             return [_RawBinding(node.lineno, "=", parts, "{} = {}")], True

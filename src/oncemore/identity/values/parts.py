@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ...errors import FingerprintError
 from ...modules import canonical_name, is_project_module, module_of, of_class, once_per_type
+from .. import values  # which is built on this module, so only functions use it
 from ..code.statements import made_when_needed
 
 ATTRS_HASH = "_attrs_cached_hash"  # where attrs caches a hash, which depends on PYTHONHASHSEED
@@ -99,11 +100,7 @@ class Layout(NamedTuple):
 
         They are identified by their value before that, which is what remains when a step is skipped.
         """
-        if not self.lazy:
-            return {}
-        from . import is_client  # which is built on this module
-
-        return {name: found[name] for name in self.lazy if name in found and is_client(found[name])}
+        return {name: found[name] for name in self.lazy if name in found and values.is_client(found[name])}
 
     def cached(self, value: object) -> dict[str, Any]:
         """The attributes that are caches, by name."""
