@@ -11,6 +11,7 @@ import pytest
 from oncemore import File, History, Run, checkpoint_scope, checkpointed, memoized
 from oncemore.stores import open_store
 from oncemore.stores.disk import DiskStore
+from tests.processes import Script
 
 SIZES = {"in its row": 40, "on several pages": 20_000, "in a file": 100_000}
 
@@ -99,6 +100,31 @@ def test_what_was_forgotten_is_in_no_file_after_compaction_though_the_store_is_o
         assert secret.forget(size)
         store.shrink()
         assert found(size) == []
+
+
+OPEN = """
+    import sys
+    from oncemore import open_store
+
+    store = open_store("store")
+    print(len(list(store.scan(""))) > 0, flush=True)
+    sys.stdin.readline()
+    store.close()
+"""
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES.keys())
+def test_what_was_forgotten_while_another_process_has_the_store_open_is_gone_once_it_closes(
+    script: Script, size: int
+) -> None:
+    run(lambda: secret(size))
+    other = script.start(OPEN)
+    other.wait_for("True")
+    with checkpoint_scope("r", store="store"):
+        assert secret.forget(size)
+    open_store("store").close()
+    other.finish(0)
+    assert found(size) == []
 
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES.keys())

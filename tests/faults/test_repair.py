@@ -255,6 +255,38 @@ def test_a_sound_store_is_left_as_it_is() -> None:
     assert not list(Path("store").glob("*damaged*"))
 
 
+def lose_the_value_file() -> None:
+    for path in Path("store").rglob("*.val"):
+        path.unlink()
+
+
+def flip_a_value() -> None:
+    """A byte of an entry, which SQLite does not check."""
+    at = pages_with(b"node/")
+    data = bytearray(Path("store/cache.db").read_bytes())
+    start = next(page for page in at if data[page] == 13)
+    data[data.index(b"number/", start) + 120] ^= 1
+    Path("store/cache.db").write_bytes(data)
+
+
+@pytest.mark.parametrize(("damage", "node"), [(lose_the_value_file, "noise"), (flip_a_value, "number")])
+@pytest.mark.filterwarnings("ignore::oncemore.CheckpointWarning")
+def test_damage_that_sqlite_does_not_see_is_reported_too(
+    damage: Callable[[], None], node: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers("a")
+    open_store("store").close()
+    damage()
+    repaired = History.repair("store")
+    assert repaired.aside == "" and not repaired.whole and len(repaired.unsound) == 1
+    [run] = repaired.runs
+    assert not run.whole and [lost.partition("-")[0] for lost in run.lost] == [node]
+    assert main(["repair", "--store", "store"]) == 3
+    assert "1 entry can't be verified, and will be computed again" in capsys.readouterr().out
+    assert ran(numbers("a")) == [node]
+    assert History.repair("store").whole
+
+
 def test_another_key_repairs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     everything()
     the_tree()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import resource
 import shutil
@@ -204,6 +205,7 @@ def test_a_directory_without_permission_to_write_can_be_read():
 def test_a_store_that_users_share_has_files_that_each_of_them_can_use(shared: str) -> None:
     """As `sudo` once, then without it again; and as a folder of a team, whose database its group may write to."""
     owner, other, group = 1001, 0 if shared == "with root" else 1002, 2000
+    codecs.lookup("hex")  # for diskcache: other users may not be able to read the files of this Python
     folder = tempfile.mkdtemp()
     place = Path(folder, "s")
 

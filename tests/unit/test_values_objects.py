@@ -531,6 +531,28 @@ def test_an_object_that_never_ends_is_an_error_that_names_it(
         digest([value])
 
 
+class Recursive:
+    def __getstate__(self) -> Any:
+        return self.__getstate__()
+
+
+def inside_each_other(count: int) -> Any:
+    function: Any = len
+    for _ in range(count):
+
+        def outer(inner: Any = function) -> Any:
+            return inner
+
+        function = outer
+    return function
+
+
+@pytest.mark.parametrize("value", [Recursive(), inside_each_other(5_000)], ids=["a method", "functions"])
+def test_what_exceeds_the_recursion_limit_is_an_error_that_names_it(value: object) -> None:
+    with pytest.raises(FingerprintError, match=r"Recursive|function that exceeds Python's recursion limit"):
+        digest({"a": [value]})
+
+
 def test_an_object_that_never_ends_is_an_error_also_where_things_without_identity_are_taken_by_their_type(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

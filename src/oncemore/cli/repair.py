@@ -44,8 +44,13 @@ def _lost(run: RepairedRun) -> str:
 
 
 def _verdict(found: Repaired) -> list[str]:
+    if not found.aside and found.unsound:
+        damaged = plural(len(found.unsound), "entry", "entries")
+        return [
+            f"nothing to repair: SQLite reports no damage, but {damaged} can't be verified, and will be computed again"
+        ]
     if not found.aside:
-        return ["nothing to repair: SQLite reports no damage. To check every entry, run `oncemore verify`"]
+        return ["nothing to repair: the database and all its entries are intact"]
     lines = [f"{plural(found.entries, 'entry', 'entries')} recovered; the damaged database is now {found.aside}"]
     lines.append("a run of which nothing is left is not listed" if found.runs else "no run could be recovered")
     if found.unsound:

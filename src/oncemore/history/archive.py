@@ -7,6 +7,7 @@ signed with that key, too, or if the importer explicitly trusts the archive.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -150,15 +151,11 @@ def import_(store: Store, path: str | os.PathLike[str], *, trust: bool = False) 
             raise
         except Exception as error:  # damage can cause any kind of error
             raise IntegrityError(f"the archive {os.fspath(path)} is damaged ({error}); nothing was imported") from error
-        holds: list[Hold] = []
-        try:
+        with contextlib.ExitStack() as holds:
             for uid in sorted(archive.uids):
-                holds.append(_hold(store, deleted_key(uid)))
+                holds.callback(_hold(store, deleted_key(uid)).release)
             here = {record.uid: run_id for run_id, record in records.scan(store)}
             _write(store, archive, here, _check_conflicts(store, archive, here))
-        finally:
-            for hold in holds:
-                hold.release()
     return archive.runs
 
 

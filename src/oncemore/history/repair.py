@@ -64,7 +64,7 @@ class Repaired:
     store: str
     aside: str
     entries: int
-    unsound: tuple[str, ...]  # keys of altered entries, which were left out
+    unsound: tuple[str, ...]  # keys of altered entries, which were left out of the new database
     unnamed: tuple[str, ...]  # uids of runs with too little left to recover them
     runs: tuple[RepairedRun, ...]
 
@@ -121,21 +121,31 @@ def repair(target: str | os.PathLike[str]) -> Repaired:
     signatures = _Signatures()
     done = repair_store(target, signatures.sound, signatures.missing)
     store = open_store(target)
+    unsound = set(done.unsound) if done.aside else set(_altered(store, signatures))
     claim(store)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CheckpointWarning)  # the report covers them
         _restore_pointers(store, done.adopted)
         before = {record.uid for _, record in records.scan(store)}
         unnamed = list(_rebuild_records(store, before)) if done.aside else []
-        runs = tuple(_report(store, run_id, record, before) for run_id, record in records.scan(store))
+        gone = set[str]() if done.aside else unsound
+        runs = tuple(_report(store, run_id, record, before, gone) for run_id, record in records.scan(store))
     return Repaired(
         store=store.url,
         aside=done.aside,
         entries=done.recovered,
-        unsound=tuple(done.unsound),
+        unsound=tuple(sorted(unsound)),
         unnamed=tuple(unnamed),
         runs=runs,
     )
+
+
+def _altered(store: Store, signatures: _Signatures) -> Iterator[str]:
+    """The keys of entries that can't be verified, though SQLite reports no damage: a flipped value, a missing value file."""
+    for key, data in store.scan(""):
+        if data is None or not signatures.sound(key, data):
+            yield key
+    signatures.missing({})  # raises if that is so because of another key
 
 
 def _restore_pointers(store: Store, adopted: list[str]) -> None:
@@ -175,26 +185,28 @@ def _rebuild_records(store: Store, known: set[str]) -> Iterator[str]:
         store.commit(put={key: sealed(key, record)}, expect={key: None})
 
 
-def _report(store: Store, run_id: str, record: Record, known: set[str]) -> RepairedRun:
+def _report(store: Store, run_id: str, record: Record, known: set[str], gone: set[str]) -> RepairedRun:
     needed: list[tuple[str, set[str]]] = []  # by node: the entries that a look-up reads
     for each in timeline(store, record.log).counted():
         event = each.event
         if isinstance(event, StepCompleted) and each.result:
             own = {each.suffix, each.suffix.partition("@")[0]} if event.entry.startswith(NODES) else ()
             needed.append((event.node, {event.entry, *(record.prefix + suffix for suffix in own)}))
-    existing = store.get_many({key for _, keys in needed for key in keys}, most=0)
-    lost = [node for node, keys in needed if not keys <= existing.keys()]
+    existing = store.get_many({key for _, keys in needed for key in keys}, most=0).keys() - gone
+    lost = [node for node, keys in needed if not keys <= existing]
     numbers = [event.seq for event in read_log(store, record.log)]
     gaps = max([record.counted, *numbers]) - len(numbers)
-    nodes = tuple(node for node in _whole(store, record.prefix) if node not in lost)
+    nodes = tuple(node for node in _whole(store, record.prefix, gone) if node not in lost)
     return RepairedRun(id=run_id, nodes=nodes, lost=tuple(lost), events_lost=gaps, renamed=record.uid not in known)
 
 
-def _whole(store: Store, prefix: str) -> Iterator[str]:
-    """The complete nodes under a prefix, whether or not events record them."""
+def _whole(store: Store, prefix: str, gone: set[str]) -> Iterator[str]:
+    """The complete nodes under a prefix, whether or not events record them. Entries that are `gone` don't count."""
     existing: set[str] = set()
     is_pointer: dict[str, bool] = {}
     for key, data in store.scan(prefix, most=_SMALL):
+        if key in gone:
+            continue
         existing.add(key)
         if key[len(prefix)] not in SIGILS and "@" not in key:
             entry = Decoded(data, key=key, secret=secret()) if data is not None else None

@@ -277,7 +277,10 @@ class Digests:
         if len(self._alive) >= _MOST_OBJECTS:
             raise FingerprintError(f"{name_of(type(value))} after more than {_MOST_OBJECTS:,} other objects")
         try:
-            return self._enter(value)
+            try:
+                return self._enter(value)
+            except RecursionError as error:  # a function inside functions, or an endless method of the object
+                raise FingerprintError(f"{name_of(type(value))} that exceeds Python's recursion limit") from error
         except FingerprintError:
             first = next((i for i, node in enumerate(self._path) if _is_of_library(node.value)), None)
             if not self._tolerant or _is_used_up(value if first is None else self._path[first].value):
