@@ -94,7 +94,9 @@ def test_the_code_of_a_page_runs(page: Path, script: Script) -> None:
     session = [block for block in blocks if block.kind == "python" and block.file is None]
     if session:
         name = re.sub(r"\W", "_", page.stem) + ".py"  # a module's name, which messages mention
-        done = script(as_script(session), name=name)
+        if str(page.relative_to(ROOT)) in NEEDS:  # the library has the same name
+            name = f"use_{name}"
+        done = script(as_script(session), name=name, timeout=240)
         assert "Warning" not in done.err, done.err
         printed = done.out.split(f"{END}\n")
         for before, block in pairwise(blocks):
