@@ -315,9 +315,10 @@ class OncemoreSaver(BaseCheckpointSaver[str]):
             for before, after in prefixes.items():
                 for key, data in self._entries(before):
                     entry = Decoded(data, key=key, secret=secret())
-                    meta = entry.meta | ({"thread": target} if "thread" in entry.meta else {})
+                    meta: dict[str, Any] = {**entry.meta, **({"thread": target} if "thread" in entry.meta else {})}
                     if "values" in meta:
-                        here = {name: value.removeprefix(channels_of(source)) for name, value in meta["values"].items()}
+                        values: dict[str, str] = meta["values"]
+                        here = {name: value.removeprefix(channels_of(source)) for name, value in values.items()}
                         meta["values"] = {name: channels_of(target) + value for name, value in here.items()}
                     put |= self._entry(after + key.removeprefix(before), entry.load(), meta)
             if not put or self.store.commit(
