@@ -348,7 +348,10 @@ class OncemoreSaver(BaseCheckpointSaver[str]):
     ) -> AsyncIterator[CheckpointTuple]:
         """See `list`."""
         found = self.list(config, filter=filter, before=before, limit=limit)
-        following: Callable[[], CheckpointTuple | None] = lambda: next(found, None)  # noqa: E731
+
+        def following() -> CheckpointTuple | None:
+            return next(found, None)
+
         while (each := await Blocking(following).later()) is not None:
             yield each
 
