@@ -25,7 +25,7 @@ LAYERS: dict[str, set[str]] = {
         *("history.timeline", "history.summary", "history.explain"),
     },
     "scope, call and step": {"session", "run", "map", "loop", "scope", "generators", "call", "step", "result"},
-    "outer rooms": {"history", "retention", "rehearsal", "report", "cli", "testing", FACE},
+    "outer rooms": {"history", "retention", "rehearsal", "report", "cli", "compat", "testing", FACE},
 }
 RANK = {room: rank for rank, rooms in enumerate(LAYERS.values()) for room in rooms}
 OUTERMOST = len(LAYERS) - 1

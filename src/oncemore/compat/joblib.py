@@ -76,7 +76,9 @@ class Memory(joblib.Memory):
         verbose: int = 1,
         backend_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(None, backend, None, False, verbose, backend_options and dict(backend_options))
+        super().__init__(
+            None, backend, None, False, verbose, None if backend_options is None else dict(backend_options)
+        )
         if backend not in ("local", "oncemore"):
             raise UsageError(f"Memory has no backend {backend!r}; the URL in location= says what kind of store it is")
         _warn_mapped(mmap_mode)
@@ -88,7 +90,7 @@ class Memory(joblib.Memory):
         func: Callable[..., Any] | None = None,
         ignore: Collection[str] | None = None,
         verbose: int | None = None,
-        mmap_mode: str | None | bool = False,
+        mmap_mode: str | bool | None = False,
         cache_validation_callback: Validation | None = None,
     ) -> Any:
         """Cache the results of a function; also as a decorator, with or without options. See `joblib.Memory.cache`."""
@@ -225,7 +227,9 @@ class MemorizedFunc(Step[P, R]):
         For a coroutine function, that is to be awaited.
         """
         if not inspect.iscoroutinefunction(self._self_function):
-            return self._self_shelved(None if self.check_call_in_cache(*args, **kwargs) else self(*args, **kwargs), args, kwargs)
+            return self._self_shelved(
+                None if self.check_call_in_cache(*args, **kwargs) else self(*args, **kwargs), args, kwargs
+            )
 
         async def called() -> Any:
             value: Any = self(*args, **kwargs)
@@ -290,7 +294,9 @@ class MemorizedResult:
         shared.forget(shared.node(self.func_id, arguments, code))
 
     def __repr__(self) -> str:
-        return f'MemorizedResult(location="{self.store_backend.location}", func="{self.func}", args_id="{self.args_id}")'
+        return (
+            f'MemorizedResult(location="{self.store_backend.location}", func="{self.func}", args_id="{self.args_id}")'
+        )
 
 
 class Results(StoreBackendMixin):
@@ -368,9 +374,7 @@ class OncemoreStoreBackend(StoreBackendMixin, StoreBackendBase):
 
     location: str
 
-    def configure(
-        self, location: str, verbose: int = 0, backend_options: Mapping[str, Any] | None = None
-    ) -> None:
+    def configure(self, location: str, verbose: int = 0, backend_options: Mapping[str, Any] | None = None) -> None:
         """Use the store at a path or URL."""
         given = backend_options or {}
         _warn_mapped(given.get("mmap_mode"))
@@ -470,7 +474,7 @@ class _Draft(io.BytesIO):
 def _time(key: str, data: Bytes) -> float:
     """When an entry was written; 1970 if it is damaged, so that it is the first to go."""
     try:
-        return Decoded(data, key=key, secret=secret()).time
+        return float(Decoded(data, key=key, secret=secret()).time)
     except IntegrityError:
         return 0.0
 

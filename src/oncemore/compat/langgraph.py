@@ -171,7 +171,7 @@ class OncemoreSaver(BaseCheckpointSaver[str]):
         writes.sort(key=lambda write: (write.meta["path"], write.meta["task"], write.meta["index"]))
         return CheckpointTuple(
             config=saved.config(),
-            checkpoint={**self.serde.loads_typed(checkpoint), "channel_values": values},
+            checkpoint=cast("Checkpoint", {**self.serde.loads_typed(checkpoint), "channel_values": values}),
             metadata=self.serde.loads_typed(metadata),
             parent_config=saved.config("parent") if saved.entry.meta["parent"] else None,
             pending_writes=[
@@ -196,7 +196,7 @@ class OncemoreSaver(BaseCheckpointSaver[str]):
     ) -> RunnableConfig:
         """Save a checkpoint, whose parent is the one that `config` names. Returns the config of the new one."""
         thread, namespace = _where(config)
-        content = dict(checkpoint)
+        content: dict[str, Any] = {**checkpoint}
         values: dict[str, Any] = content.pop("channel_values")
         versions, about = checkpoint["channel_versions"], get_checkpoint_metadata(config, metadata)
         keys = {channel: channel_key(thread, namespace, channel, versions.get(channel)) for channel in values}
@@ -231,7 +231,7 @@ class OncemoreSaver(BaseCheckpointSaver[str]):
     ) -> None:
         """Save what a task has written since a checkpoint. What the task has already saved there stays as it is."""
         thread, namespace = _where(config)
-        checkpoint = graph_checkpoint_key(thread, namespace, config["configurable"]["checkpoint_id"])
+        checkpoint = graph_checkpoint_key(thread, namespace, _named(config)["checkpoint_id"])
         final: dict[str, Frames] = {}  # never replaced
         special: dict[str, Frames] = {}  # errors, interrupts: the last one counts
         for number, (channel, value) in enumerate(writes):
@@ -315,9 +315,10 @@ class OncemoreSaver(BaseCheckpointSaver[str]):
             for before, after in prefixes.items():
                 for key, data in self._entries(before):
                     entry = Decoded(data, key=key, secret=secret())
-                    meta = entry.meta | ({"thread": target} if "thread" in entry.meta else {})
+                    meta: dict[str, Any] = {**entry.meta, **({"thread": target} if "thread" in entry.meta else {})}
                     if "values" in meta:
-                        here = {name: value.removeprefix(channels_of(source)) for name, value in meta["values"].items()}
+                        values: dict[str, str] = meta["values"]
+                        here = {name: value.removeprefix(channels_of(source)) for name, value in values.items()}
                         meta["values"] = {name: channels_of(target) + value for name, value in here.items()}
                     put |= self._entry(after + key.removeprefix(before), entry.load(), meta)
             if not put or self.store.commit(
@@ -347,7 +348,11 @@ class OncemoreSaver(BaseCheckpointSaver[str]):
     ) -> AsyncIterator[CheckpointTuple]:
         """See `list`."""
         found = self.list(config, filter=filter, before=before, limit=limit)
-        while (each := await Blocking(next, found, None).later()) is not None:
+
+        def following() -> CheckpointTuple | None:
+            return next(found, None)
+
+        while (each := await Blocking(following).later()) is not None:
             yield each
 
     async def aput(
@@ -389,11 +394,15 @@ class OncemoreSaver(BaseCheckpointSaver[str]):
 
 def _where(config: RunnableConfig) -> tuple[str, str]:
     """The thread and namespace that a config names."""
-    return str(config["configurable"]["thread_id"]), _namespace(config) or ""
+    return str(_named(config)["thread_id"]), _namespace(config) or ""
 
 
 def _namespace(config: RunnableConfig) -> str | None:
-    return cast("str | None", config["configurable"].get("checkpoint_ns"))
+    return cast("str | None", _named(config).get("checkpoint_ns"))
+
+
+def _named(config: RunnableConfig) -> dict[str, Any]:
+    return config.get("configurable", {})
 
 
 def _needed(saved: Mapping[str, _Saved]) -> set[str]:
