@@ -72,6 +72,8 @@ class FingerprintError(OncemoreError, TypeError):
             if is_iterator:
                 return "Take items from it outside the step and pass them as an argument, or make it a list"
             return f'Pass it as an argument with ignore=["{name}"]{self._register()}'
+        if self.part.startswith("variable"):
+            return f'Exclude it with ignore=["{name}"], or say what identifies it with {name}=...{self._register()}'
         if self.part == "key":
             return "Let key=... return a value that has one"
         instead = ""

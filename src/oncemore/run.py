@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import current, effects_once, records
@@ -22,6 +22,7 @@ from .surroundings.rng import put_back
 from .surroundings.state import State
 
 if TYPE_CHECKING:
+    from .block import Block
     from .history.checkpoints import Checkpoint, Checkpoints
 
 T = TypeVar("T")
@@ -216,6 +217,18 @@ class Run(RunView):
         generators, the globals that the loop uses, and local variables. A resumed loop restores them.
         """
         return loop(self._session, name, items, every, sys._getframe(1))
+
+    def block(self, name: str, /, *, ignore: Collection[str] = (), **values: Any) -> Block:
+        """Make a piece of a script a step: `with run.block("clean") as b:`, with the body under `if b.todo:`.
+
+        The body runs unless it is recorded, and its result is `b.value`. What it reads counts: its code and the code it
+        reaches, and all variables, except those that `ignore` lists. `values` count as well; one with the name of a variable
+        says what identifies it (`raw=raw.version`). Variables that the body assigns are restored when it is skipped; before
+        Python 3.13 not those of a function, whose body returns them in `b.value`.
+        """
+        from .block import Block
+
+        return Block(self._session, name, values, ignore, sys._getframe(1))
 
     def resolve(self, which: str, *, happened: bool, result: Any = None) -> None:
         """Say whether an interrupted step with effect="once" took effect.

@@ -154,6 +154,7 @@ class Session:
         self._next_ordinal: dict[str, int] = {}  # by such a call: above all that this process has taken
         self.distributed = False  # other processes may take part, so ordinals are taken from the store
         self.loops: dict[str, Any] = {}  # the loops begun in this scope: the run as it was then; None once completed
+        self.blocks: dict[Any, Any] = {}  # the definitions of blocks, see block.py
         self._listeners: list[tuple[type[Event], Callable[[Any], object]]] = []
         self.report: Report | None = None  # the lines on the terminal, if there is one
         self.unkept: dict[str, str] = {}  # steps that could not be recorded, and why

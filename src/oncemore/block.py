@@ -1,0 +1,215 @@
+"""A piece of a script as a step: `with run.block("clean") as b:`.
+
+The body of the statement takes the place of the function: its code, what it reads and what it changes count like those of a
+function. The path of a call (see call.py) is suspended where it would call the function, and goes on when the body has ended.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Mapping
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .call import Definition, Invoke
+from .errors import FingerprintError, UsageError, warn
+from .flight import drive, drive_async
+from .identity.code.blocks import Body, NoSource, find, local_names
+from .step import DEFAULTS
+from .surroundings.block_variables import Assigned
+
+if TYPE_CHECKING:
+    from .flight import Path, Request
+    from .session import Session
+
+_MISSING: Any = object()
+_SUSPENDED: Any = object()
+
+
+class Block:
+    """A piece of a script that is recorded like the call of a step. Made by `run.block`.
+
+    `todo` says whether the body has to run: it is False if the block is skipped. `value` is the result, set by the body or
+    recalled.
+    """
+
+    def __init__(
+        self, run: Session, name: str, values: Mapping[str, Any], ignore: Collection[str], frame: FrameType
+    ) -> None:
+        self.name, self.todo = name, False
+        self._run, self._value = run, _MISSING
+        self._path: Path[Any] | None = None
+        self._assigned: Assigned | None = None
+        self._new, self._why_not = True, ""
+        if run.disabled:
+            return
+        try:
+            body = find(frame, name)
+        except NoSource as error:
+            self._why_not = str(error)
+        else:
+            self._assigned = Assigned(body, frame)
+            if self._assigned.lost:
+                names = ", ".join(f"`{each}`" for each in self._assigned.lost)
+                raise UsageError(
+                    f"block {name}: its body assigns {names}, which {frame.f_code.co_name}() reads after it, and before Python "
+                    f"3.13 a skipped block can't set a function's local variables. Set {body.handle}.value in the body, and "
+                    f"assign {names} from it after the block"
+                )
+            self._path = _path(run, name, values, ignore, frame, body, self._assigned)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+    @property
+    def value(self) -> Any:
+        if self._value is _MISSING:
+            why = "its body has not set it yet" if self.todo else "its body does not set it"
+            raise UsageError(f"block {self.name} has no value: {why}")
+        return self._value
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        if not self.todo:
+            raise UsageError(f"block {self.name}: its value can only be set in its body, under `if b.todo:`")
+        self._value = value
+
+    # -- entering and leaving
+
+    def __enter__(self) -> Block:
+        path = self._begin()
+        if path is not None:
+            self._entered(drive(_until_body(path, lambda: next(path))))
+        return self
+
+    async def __aenter__(self) -> Block:
+        path = self._begin()
+        if path is not None:
+            self._entered(await drive_async(_until_body(path, lambda: next(path))))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        path = self._end(error)
+        if path is not None:
+            with _PassedOn(error):
+                drive(path)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        path = self._end(error)
+        if path is not None:
+            with _PassedOn(error):
+                await drive_async(path)
+
+    def _begin(self) -> Path[Any] | None:
+        """The path that decides whether the body runs; None if it runs in any case and is not recorded."""
+        if not self._new:
+            raise UsageError(f"block {self.name} can be entered only once; call run.block(...) again")
+        self._new = False
+        if self._path is None:
+            if self._why_not:
+                warn(f"block {self.name} runs every time and is not recorded: {self._why_not}")
+                self._run.unkept.setdefault(self.name, self._why_not)
+                self._run.will_run_without_node(self.name, self._why_not)
+            self.todo = True
+        return self._path
+
+    def _entered(self, result: Any) -> None:
+        self.todo = result is _SUSPENDED
+        if not self.todo:
+            self._path = None
+            if self._assigned is not None and self._assigned.valued:
+                self._value = result
+
+    def _end(self, error: BaseException | None) -> Path[Any] | None:
+        """The rest of the path, now that the body has ended; None if nothing is left to do."""
+        path, assigned, ran = self._path, self._assigned, self.todo
+        self._path = self._assigned = None
+        self.todo = False
+        if path is None or assigned is None or not ran:
+            return None
+        if error is not None:
+            thrown = error
+            return _until_body(path, lambda: path.throw(thrown))
+        assigned.valued = self._value is not _MISSING
+        value = self._value if assigned.valued else None
+        return _until_body(path, lambda: path.send(value))
+
+
+def _path(
+    run: Session,
+    name: str,
+    values: Mapping[str, Any],
+    ignore: Collection[str],
+    frame: FrameType,
+    body: Body,
+    assigned: Assigned,
+) -> Path[Any]:
+    """The path of the block's call. Its arguments are the variables that differ from call to call, and the values given."""
+    local, now = local_names(frame), {**frame.f_globals, **frame.f_locals}
+    names = body.reads | body.first
+    unknown = [ignore] if isinstance(ignore, str) else sorted(set(ignore) - names)
+    if unknown:
+        read = ", ".join(sorted(names & now.keys())) or "none"
+        raise UsageError(f"block {name}: ignore names {unknown[0]!r}, which its body does not read. It reads: {read}")
+    as_arguments = local | body.first | set(ignore) | values.keys()
+    variables = {each: now[each] for each in sorted(names & as_arguments & now.keys())}
+    # A value given under the name of a variable identifies it.
+    key = {each: value for each, value in values.items() if each in variables and variables[each] is not value}
+    keywords = {each: value for each, value in values.items() if each not in variables}
+    which = (frame.f_code, frame.f_lineno, name, tuple(variables), tuple(keywords), frozenset(ignore))
+    definition = None if key else run.blocks.get(which)
+    if definition is None or definition.function.__globals__ is not frame.f_globals:  # type: ignore[attr-defined]
+        options: dict[str, Any] = {**DEFAULTS, "name": name, "ignore": tuple(ignore), "key": _constants(key) or None}
+        definition = Definition(body.function(frame, name, list(variables), list(keywords)), options)
+        if not key:
+            run.blocks[which] = definition
+    definition = copy.copy(definition)
+    definition.options = {**definition.options, "block": assigned}
+    assigned.valued = True  # unless restoring its effects says otherwise
+    return definition.path(run, (), {**variables, **keywords})
+
+
+def _constants(values: Mapping[str, Any]) -> dict[str, Callable[[Any], Any]]:
+    """Functions that return these values, whatever they are passed."""
+    return {name: lambda _, value=value: value for name, value in values.items()}
+
+
+def _until_body(path: Path[Any], resume: Callable[[], Request]) -> Path[Any]:
+    """Resume a path, and pass on its requests until it would run the body (`_SUSPENDED`) or ends."""
+    try:
+        request = resume()
+        while not isinstance(request, Invoke):
+            try:
+                answer = yield request
+            except BaseException as error:
+                request = path.throw(error)
+            else:
+                request = path.send(answer)
+        return _SUSPENDED
+    except StopIteration as end:
+        return end.value
+    except FingerprintError as error:
+        if error.part.startswith("argument "):
+            part = f"variable {error.part.partition(' ')[2]}"
+            raise FingerprintError(error.kind, error.path, part, error.step) from error.__cause__
+        raise
+
+
+class _PassedOn:
+    """Around the end of a path that an error was thrown into: leaves raising it to the `with` statement, and unchanged."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self._error = error
+        self._before = (error.__traceback__, error.__context__) if error is not None else None
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, raised: BaseException | None, tb: Any) -> bool:
+        error = self._error
+        if error is None or raised is None or self._before is None:
+            return False
+        error.__traceback__, error.__context__ = self._before
+        # A generator turns StopIteration into RuntimeError.
+        return raised is error or (isinstance(error, StopIteration) and raised.__cause__ is error)
