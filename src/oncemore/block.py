@@ -7,6 +7,7 @@ function. The path of a call (see call.py) is suspended where it would call the 
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Collection, Mapping
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from .flight import Path, Request
     from .session import Session
 
-_MISSING: Any = object()
 _SUSPENDED: Any = object()
 
 
@@ -33,37 +33,21 @@ class Block:
     recalled.
     """
 
+    # Only plain data, since steps that read it depend on it. What an open block needs besides is in `_open`.
+
     def __init__(
         self, run: Session, name: str, values: Mapping[str, Any], ignore: Collection[str], frame: FrameType
     ) -> None:
         self.name, self.todo = name, False
-        self._run, self._value = run, _MISSING
-        self._path: Path[Any] | None = None
-        self._assigned: Assigned | None = None
-        self._new, self._why_not = True, ""
-        if run.disabled:
-            return
-        try:
-            body = find(frame, name)
-        except NoSource as error:
-            self._why_not = str(error)
-        else:
-            self._assigned = Assigned(body, frame)
-            if self._assigned.lost:
-                names = ", ".join(f"`{each}`" for each in self._assigned.lost)
-                raise UsageError(
-                    f"block {name}: its body assigns {names}, which {frame.f_code.co_name}() reads after it, and before Python "
-                    f"3.13 a skipped block can't set a function's local variables. Set {body.handle}.value in the body, and "
-                    f"assign {names} from it after the block"
-                )
-            self._path = _path(run, name, values, ignore, frame, body, self._assigned)
+        self._has_value, self._value = False, None
+        _open[self] = _Open(run, name, values, ignore, frame)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
 
     @property
     def value(self) -> Any:
-        if self._value is _MISSING:
+        if not self._has_value:
             why = "its body has not set it yet" if self.todo else "its body does not set it"
             raise UsageError(f"block {self.name} has no value: {why}")
         return self._value
@@ -72,20 +56,18 @@ class Block:
     def value(self, value: Any) -> None:
         if not self.todo:
             raise UsageError(f"block {self.name}: its value can only be set in its body, under `if b.todo:`")
-        self._value = value
-
-    # -- entering and leaving
+        self._has_value, self._value = True, value
 
     def __enter__(self) -> Block:
         path = self._begin()
         if path is not None:
-            self._entered(drive(_until_body(path, lambda: next(path))))
+            self._entered(drive(path))
         return self
 
     async def __aenter__(self) -> Block:
         path = self._begin()
         if path is not None:
-            self._entered(await drive_async(_until_body(path, lambda: next(path))))
+            self._entered(await drive_async(path))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -104,37 +86,72 @@ class Block:
 
     def _begin(self) -> Path[Any] | None:
         """The path that decides whether the body runs; None if it runs in any case and is not recorded."""
-        if not self._new:
+        call = _open.get(self)
+        if call is None or call.entered:
             raise UsageError(f"block {self.name} can be entered only once; call run.block(...) again")
-        self._new = False
-        if self._path is None:
-            if self._why_not:
-                warn(f"block {self.name} runs every time and is not recorded: {self._why_not}")
-                self._run.unkept.setdefault(self.name, self._why_not)
-                self._run.will_run_without_node(self.name, self._why_not)
+        call.entered = True
+        if call.path is None:
+            call.warn()
             self.todo = True
-        return self._path
+            return None
+        path = call.path
+        return _until_body(path, lambda: next(path))
 
     def _entered(self, result: Any) -> None:
         self.todo = result is _SUSPENDED
         if not self.todo:
-            self._path = None
-            if self._assigned is not None and self._assigned.valued:
-                self._value = result
+            assigned = _open.pop(self).assigned
+            if assigned is not None and assigned.valued:
+                self._has_value, self._value = True, result
 
     def _end(self, error: BaseException | None) -> Path[Any] | None:
         """The rest of the path, now that the body has ended; None if nothing is left to do."""
-        path, assigned, ran = self._path, self._assigned, self.todo
-        self._path = self._assigned = None
-        self.todo = False
-        if path is None or assigned is None or not ran:
+        call, self.todo = _open.pop(self, None), False
+        if call is None or call.path is None or call.assigned is None:
             return None
-        if error is not None:
-            thrown = error
+        path, thrown = call.path, error
+        if thrown is not None:
             return _until_body(path, lambda: path.throw(thrown))
-        assigned.valued = self._value is not _MISSING
-        value = self._value if assigned.valued else None
-        return _until_body(path, lambda: path.send(value))
+        call.assigned.valued = self._has_value
+        return _until_body(path, lambda: path.send(self._value))
+
+
+class _Open:
+    """A block that has not ended: the path of its call, if its source is known."""
+
+    def __init__(
+        self, run: Session, name: str, values: Mapping[str, Any], ignore: Collection[str], frame: FrameType
+    ) -> None:
+        self._run, self._name = run, name
+        self.entered, self._why_not = False, ""
+        self.assigned: Assigned | None = None
+        self.path: Path[Any] | None = None
+        if run.disabled:
+            return
+        try:
+            body = find(frame, name)
+        except NoSource as error:
+            self._why_not = str(error)
+            return
+        self.assigned = Assigned(body, frame)
+        if self.assigned.lost:
+            names = ", ".join(f"`{each}`" for each in self.assigned.lost)
+            raise UsageError(
+                f"block {name}: its body assigns {names}, which {frame.f_code.co_name}() reads after it, and before Python "
+                f"3.13 a skipped block can't set a function's local variables. Set {body.handle}.value in the body, and "
+                f"assign {names} from it after the block"
+            )
+        self.path = _path(run, name, values, ignore, frame, body, self.assigned)
+
+    def warn(self) -> None:
+        """Say that the body runs every time."""
+        if self._why_not:
+            warn(f"block {self._name} runs every time and is not recorded: {self._why_not}")
+            self._run.unkept.setdefault(self._name, self._why_not)
+            self._run.will_run_without_node(self._name, self._why_not)
+
+
+_open: weakref.WeakKeyDictionary[Block, _Open] = weakref.WeakKeyDictionary()
 
 
 def _path(
