@@ -108,6 +108,7 @@ class Recorded:
 _refreshing: set[str] = set()  # the nodes whose stale results are being refreshed in this process
 _tasks: set[Any] = set()  # an event loop holds its tasks weakly
 
+_OF_IDENTITY = ("version", "ignore", "key", "code", "inputs", "redact", "packages")
 _CHANGES_ELSEWHERE = "its changes were recorded with a step that ran at the same time and is not skipped"
 
 
@@ -124,7 +125,7 @@ class Definition:
             raise UsageError(f"step {self.name}: effect={options['effect']!r} is not supported; use effect='once'")
         self.once = options["effect"] == "once"
         self._limit(options["expires"], options["stale"])
-        identity_options = {name: options[name] for name in ("version", "ignore", "key", "code", "inputs", "redact")}
+        identity_options = {name: options[name] for name in _OF_IDENTITY}
         if options["inputs"] == inputs.OBSERVED:
             identity_options["inputs"] = ()
         self.identity = Identity(function, step=self.name, **identity_options)
@@ -214,7 +215,7 @@ class Definition:
         group = run.beside
         entered, busy = group.entered, bool(group)
         try:
-            behaviour = self.identity.look()
+            behaviour = self.identity.look(versions=run.compares_versions)
         except FingerprintError as error:
             warn(f"{error}. Until then, the step runs every time")
             run.unkept.setdefault(self.name, str(error))

@@ -93,6 +93,7 @@ class Reference(NamedTuple):
     state: Sent = Sent()  # when the step was sent
     inputs: str | None = None  # "observed": the files that a step reads are part of its identity
     refresh: bool | tuple[str, ...] = False  # which steps run again: all, or those named
+    packages: str = "record"  # "compare": the versions of packages are part of the identity of steps
 
 
 def checked(run_id: str) -> str:

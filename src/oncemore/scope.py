@@ -21,6 +21,7 @@ from .codec.keyed import keyed
 from .current import current_session, session_here
 from .errors import StoreError, UsageError, is_terminal, log, logger
 from .flight import Blocking
+from .identity import Packages
 from .keys import changed, record_key
 from .modules import loaded
 from .records import Reference, checked, ending
@@ -52,7 +53,8 @@ class checkpoint_scope:
     checkpoints during the run; without them, nothing is ever removed. On a terminal, lines on standard error say what is
     reused, what runs and why, unless `quiet`. With `refresh=True`, every step and loop runs again, once in each scope, and its
     checkpoint is replaced; `refresh=["load", "train"]` does so for these steps. Steps with effect="once" are performed again
-    only if they are named.
+    only if they are named. With `packages="compare"`, the versions of the installed packages that a step's code uses are part
+    of its identity, so that it runs again after an update (see `checkpointed`).
 
     As a decorator of a function or coroutine function, it opens a scope around each call; `current_run()` is the run.
 
@@ -80,6 +82,7 @@ class checkpoint_scope:
         quiet: bool = False,
         inputs: Literal["observed"] | None = None,
         refresh: bool | Collection[str] = False,
+        packages: Packages = "record",
     ) -> None:
         self._run_id = None if run_id is None else checked(run_id)
         if max_checkpoints is not None:
@@ -89,7 +92,7 @@ class checkpoint_scope:
             retention = limit if retention is None else retention & limit
         self._store, self._quiet = store, quiet
         self._options: dict[str, Any] = {"workflow": workflow, "strict": strict, "state": state, "retention": retention}
-        self._options.update(inputs=inputs, refresh=refresh)
+        self._options.update(inputs=inputs, refresh=refresh, packages=packages)
         self._entered: list[tuple[Session, Token[Session | None]]] = []
 
     def _open(self) -> Session:
@@ -248,7 +251,8 @@ def _open_joined(reference: Reference) -> Session:
     store = keyed(open_store(reference.store), writing=False)
     if not reference.id:
         return _shared_only(store)
-    run = _new_session(reference.id, store, strict=reference.strict, inputs=reference.inputs, refresh=reference.refresh)
+    options = {name: getattr(reference, name) for name in ("strict", "inputs", "refresh", "packages")}
+    run = _new_session(reference.id, store, **options)
     run.attempt, run.distributed = reference.attempt, bool(reference.attempt)
     return run.open(announce=False)
 

@@ -21,6 +21,7 @@ from .errors import CodecError, FingerprintError, HoldLost, StoreError, UsageErr
 from .events import Event
 from .history.explain import Reason
 from .history.timeline import count
+from .identity import Packages, check_packages
 from .identity.calls import Variants
 from .identity.values import digest
 from .keys import SHARED, alive_key, counters_of
@@ -123,12 +124,15 @@ class Session:
         retention: Policy | None = None,
         inputs: str | None = None,
         refresh: bool | Collection[str] = False,
+        packages: str = "record",
     ) -> None:
         self.id, self.store, self.workflow, self.strict = run_id, store, workflow, strict
         self._run: weakref.ref[Run] | None = None
         if inputs not in (None, OBSERVED):
             raise UsageError(f"run {run_id}: inputs={inputs!r} is not supported; use inputs='observed'")
         self.observes = inputs == OBSERVED  # whether the content of files that steps read is part of their identity
+        check_packages(f"run {run_id}", packages)
+        self.compares_versions = packages == "compare"  # whether the versions of packages are part of the identity of steps
         self.pid = os.getpid()
         self.resumed = False
         self.attempt = ""  # the mark of this scope; in a worker, of the scope it takes part in
@@ -210,7 +214,9 @@ class Session:
             warn(f"run {self.id}: identical calls are numbered in each process separately: {error}")
         inputs = OBSERVED if self.observes else None
         refresh = self._refresh_here.everything or tuple(sorted(self._refresh_here.names))
-        return Reference(self.id, self.store.url, self.strict, self.attempt, self.state.sent(), inputs, refresh)
+        packages: Packages = "compare" if self.compares_versions else "record"
+        state = self.state.sent()
+        return Reference(self.id, self.store.url, self.strict, self.attempt, state, inputs, refresh, packages)
 
     # -- opening and leaving
 
