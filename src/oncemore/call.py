@@ -21,7 +21,7 @@ from . import current, effects_once, generators
 from .codec import Decoded, loads
 from .current import current_session
 from .entries import Lookup, RunEntries
-from .errors import CodecError, FingerprintError, IntegrityError, OutputMissing, StoreError, UsageError, warn
+from .errors import CodecError, FingerprintError, IntegrityError, OutputMissing, RunPaused, StoreError, UsageError, warn
 from .files.blobs import keeping
 from .flight import Blocking, Lease, Path, acquire, drive, drive_async
 from .history.explain import Dependencies, Reason, compare
@@ -509,10 +509,10 @@ class Definition:
             except BaseException as error:
                 watcher.failed()
                 elapsed = time.perf_counter() - started
-                if isinstance(error, Exception):
+                if isinstance(error, Exception) and not isinstance(error, RunPaused):
                     yield Blocking(functools.partial(self._record_failure, call, error, reason=why, seconds=elapsed))
                 elif run.report is not None:
-                    run.report.interrupted(node.step, elapsed)
+                    run.report.interrupted(node.step, elapsed, paused=isinstance(error, RunPaused))
                 raise
             finally:
                 run.started.end(running)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import current, effects_once, records
@@ -60,7 +60,7 @@ class RunView:
 
     @property
     def status(self) -> str:
-        """running, finished, failed, interrupted, killed, or forked (not run yet)."""
+        """running, finished, failed, interrupted, paused, killed, or forked (not run yet)."""
         return records.status(self.store, self._record())
 
     @property
@@ -229,6 +229,31 @@ class Run(RunView):
         from .block import Block
 
         return Block(self._session, name, values, ignore, sys._getframe(1))
+
+    @overload
+    def ask(self, question: str, *, name: str = ..., choices: Sequence[T], prompt: bool = ...) -> T: ...
+    @overload
+    def ask(self, question: str, *, name: str = ..., type: type[T], prompt: bool = ...) -> T: ...
+    @overload
+    def ask(self, question: str, *, name: str = ..., prompt: bool = ...) -> str: ...
+    def ask(
+        self,
+        question: str,
+        *,
+        name: str = "question",
+        choices: Sequence[Any] | None = None,
+        type: type[Any] = str,
+        prompt: bool = False,
+    ) -> Any:
+        """Return a human's answer to a question; without one, the run ends here until it has been answered.
+
+        `RunPaused` leaves the scope, and a script that does not catch it ends with exit code 75. `oncemore answer RUN NAME VALUE`
+        or `History.answer` records the answer, and the script goes on when it is started again. It is one of `choices`, or of
+        this `type`: str, int, float or bool. With `prompt`, the question is asked on the terminal, if there is one.
+        """
+        from .ask import ask
+
+        return ask(self._session, question, name, choices, type, prompt)
 
     def resolve(self, which: str, *, happened: bool, result: Any = None) -> None:
         """Say whether an interrupted step with effect="once" took effect.

@@ -19,7 +19,7 @@ from blake3 import blake3
 from . import current, records
 from .codec.keyed import keyed
 from .current import current_session, session_here
-from .errors import StoreError, UsageError, is_terminal, log, logger
+from .errors import PausedExit, RunPaused, StoreError, UsageError, is_terminal, log, logger
 from .flight import Blocking
 from .identity import Packages
 from .keys import changed, record_key
@@ -157,7 +157,7 @@ class checkpoint_scope:
         return self._enter(self._open())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        _close(self._exit(), error)
+        _raise_pause(_close(self._exit(), error, default_store=self._store is None))
 
     async def __aenter__(self) -> Run:
         opened: list[Session] = []
@@ -172,7 +172,8 @@ class checkpoint_scope:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await Blocking(_close, self._exit(), error).later()
+        close = functools.partial(_close, self._exit(), error, default_store=self._store is None)
+        _raise_pause(await Blocking(close).later())
 
 
 def _new_session(run_id: str, store: Store, **options: Any) -> Session:
@@ -182,9 +183,18 @@ def _new_session(run_id: str, store: Store, **options: Any) -> Session:
     return Session(run_id, store, **options)
 
 
-def _close(run: Session, error: BaseException | None) -> None:
+def _raise_pause(pause: RunPaused | None) -> None:
+    """Raise a pause that leaves a scope, so that a script which does not catch it ends as by `sys.exit`."""
+    if pause is not None:
+        raise PausedExit(pause.run, pause.questions) from None
+
+
+def _close(run: Session, error: BaseException | None, *, default_store: bool = False) -> RunPaused | None:
+    """Close the scope that `error` leaves. Returns the pause to raise instead, if it is one."""
+    pause = RunPaused.within(error)
+    error = error if pause is None else pause
     if run.pid != os.getpid():
-        return  # a forked child leaves the block, but the run is its parent's
+        return None  # a forked child leaves the block, but the run is its parent's
     try:
         try:
             leave_files(run)
@@ -196,6 +206,12 @@ def _close(run: Session, error: BaseException | None) -> None:
         counts = (sum(counter.values()) for counter in (run.ran, run.reused, run.failed))
         how = "finished" if error is None else f"stopped by {type(error).__name__}"
         logger.info("run %s %s: %d steps ran, %d reused, %d failed", run.id, how, *counts)
+    if pause is None or isinstance(pause, PausedExit):
+        return None
+    from .ask import instructions
+
+    print(instructions(run.store, run.id, default_store=default_store), file=sys.stderr)
+    return pause
 
 
 def _derived_id() -> tuple[str, str]:
