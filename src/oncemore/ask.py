@@ -19,7 +19,7 @@ from .call import Call, Definition
 from .current import current_session
 from .entries import RunEntries
 from .errors import PausedInWorker, RunPaused, UsageError, did_you_mean, is_terminal
-from .events import Asked, Event, RunResumed, RunStarted, StateSaved, StepCompleted
+from .events import Asked, RunResumed, RunStarted, StepCompleted
 from .history.explain import Reason
 from .node import CheckpointData, steps_around
 from .records import Record
@@ -81,9 +81,7 @@ def _find_answer(definition: _Question, question: str, choices: list[Any], kind:
         return found.value
     run, node = current_session(), steps_around()[-1]
     assert run is not None, "the function of a question is only called in a run"
-    event = Asked(**node.about(), question=question, choices=choices, type=kind)
-    run.entries.append([event])
-    run.notify(event)
+    event = run.record_question(node, question=question, choices=choices, type=kind)
     # Pools of `multiprocessing` lose an exception in a worker that is no `Exception`, and wait for ever.
     raise (PausedInWorker if run.joined else RunPaused)(run.id, (event,))
 
@@ -176,21 +174,12 @@ def answer(store: Store, run_id: str, which: str, value: Any) -> Any:
     meta["shown"] = {n: p.to_json() for n, p in parts.items() if p.shown}
     data = CheckpointData(found, meta, behaviour.parts, seen=store.get(node.key))
     packed = entries.pack(node, data, seconds=0.0, time=time.time())
-    snapshot = _last_snapshot(store, record)
-    fields = {**node.about(), **Reason(reason).fields(), "seconds": 0.0, **snapshot}
+    fields: dict[str, Any] = {**node.about(), **Reason(reason).fields(), "seconds": 0.0}
+    if asked.snapshot and asked.snapshot in store.get_many([asked.snapshot], most=0):  # else it has been pruned
+        fields.update(snapshot=asked.snapshot, behind=asked.behind)
     if entries.write(node, packed, data, fields) is None:
         raise UsageError(f"run {run_id}: {asked.node} has just been answered by somebody else")
     return found
-
-
-def _last_snapshot(store: Store, record: Record) -> dict[str, Any]:
-    """The fields of an event that say where the run's state is, which has not changed since the last step."""
-    last: Event | None = None
-    for event in records.read_log(store, record.log):
-        last = event if isinstance(event, (StepCompleted, StateSaved)) else last
-    if isinstance(last, StepCompleted):
-        return {"snapshot": last.snapshot, "behind": last.behind}
-    return {"snapshot": last.snapshot if isinstance(last, StateSaved) else "", "behind": 0}
 
 
 def instructions(store: Store, run_id: str, *, default_store: bool) -> str:

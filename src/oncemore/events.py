@@ -179,13 +179,18 @@ class StepNotKept(StepEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked(StepEvent):
-    """`run.ask` had no answer. `step` is the name of the question, `type` the type of the answer if there are no `choices`."""
+    """`run.ask` had no answer. `step` is the name of the question, `type` the type of the answer if there are no `choices`.
 
-    rare = frozenset({"choices"})
+    `snapshot` is the key of the run's state then, or of that `behind` steps earlier.
+    """
+
+    rare = frozenset({"behind", "choices", "snapshot"})
 
     question: str = ""
     choices: list[Any] = field(default_factory=list[Any])
     type: str = "str"
+    snapshot: str = ""
+    behind: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

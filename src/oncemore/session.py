@@ -538,6 +538,19 @@ class Session:
             pass  # the warning above names the problem with the store
         self.notify(event)
 
+    def record_question(self, node: Node, **fields: Any) -> events.Asked:
+        """Write a question that the run waits for, and the state, which the answer will be a checkpoint of."""
+        token = current.enter(None)
+        try:
+            snapshot = self._snapshot_if_due(force=True)
+        finally:
+            current.leave(token)
+        event = events.Asked(**node.about(), **fields, snapshot=snapshot.key, behind=snapshot.behind)
+        self.entries.write_snapshot(snapshot.entry, event)
+        self.snapshots.written(snapshot)
+        self.notify(event)
+        return event
+
     def record_failure(self, node: Node, error: Exception, *, reason: Reason, seconds: float) -> None:
         """Record that a step raised. A store that fails does not stop the program."""
         with self.group.lock:
