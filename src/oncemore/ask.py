@@ -18,7 +18,7 @@ from . import records
 from .call import Call, Definition
 from .current import current_session
 from .entries import RunEntries
-from .errors import PausedInWorker, RunPaused, UsageError, did_you_mean, is_terminal
+from .errors import RunPaused, UsageError, did_you_mean, is_terminal
 from .events import Asked, RunResumed, RunStarted, StepCompleted
 from .history.explain import Reason
 from .node import CheckpointData, steps_around
@@ -52,6 +52,18 @@ def ask(run: Session, question: str, name: str, choices: Sequence[Any] | None, k
     definition = _definition(name)
     definition.on_terminal = on_terminal if prompt else None
     return definition.call(run, (question, options, kind.__name__), {})
+
+
+class PausedInWorker(RunPaused, Exception):
+    """A pause in the process of a worker, where only an `Exception` is sure to reach the process that waits for it."""
+
+
+class PausedExit(RunPaused, SystemExit):
+    """A pause that has left its scope: a script that does not catch it ends without a traceback."""
+
+    def __init__(self, run: str, questions: Sequence[Asked]) -> None:
+        super().__init__(run, questions)
+        self.code = self.exit_code
 
 
 class _Question(Definition):

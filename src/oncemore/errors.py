@@ -191,18 +191,6 @@ class RunPaused(BaseException):
         return RunPaused(pauses[0].run, [question for each in pauses for question in each.questions])
 
 
-class PausedInWorker(RunPaused, Exception):
-    """The same in the process of a worker, where only an `Exception` is sure to reach the process that waits for it."""
-
-
-class PausedExit(RunPaused, SystemExit):
-    """The same once it has left the scope."""
-
-    def __init__(self, run: str, questions: Sequence[Asked]) -> None:
-        super().__init__(run, questions)
-        self.code = self.exit_code
-
-
 class CheckpointWarning(UserWarning):
     """Something was not saved, or not reused. The message says what and why."""
 

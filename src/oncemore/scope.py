@@ -19,7 +19,7 @@ from blake3 import blake3
 from . import current, records
 from .codec.keyed import keyed
 from .current import current_session, session_here
-from .errors import PausedExit, RunPaused, StoreError, UsageError, is_terminal, log, logger
+from .errors import RunPaused, StoreError, UsageError, is_terminal, log, logger
 from .flight import Blocking
 from .identity import Packages
 from .keys import changed, record_key
@@ -186,6 +186,8 @@ def _new_session(run_id: str, store: Store, **options: Any) -> Session:
 def _raise_pause(pause: RunPaused | None) -> None:
     """Raise a pause that leaves a scope, so that a script which does not catch it ends as by `sys.exit`."""
     if pause is not None:
+        from .ask import PausedExit
+
         raise PausedExit(pause.run, pause.questions) from None
 
 
@@ -206,7 +208,7 @@ def _close(run: Session, error: BaseException | None, *, default_store: bool = F
         counts = (sum(counter.values()) for counter in (run.ran, run.reused, run.failed))
         how = "finished" if error is None else f"stopped by {type(error).__name__}"
         logger.info("run %s %s: %d steps ran, %d reused, %d failed", run.id, how, *counts)
-    if pause is None or isinstance(pause, PausedExit):
+    if pause is None or isinstance(pause, SystemExit):
         return None
     from .ask import instructions
 
