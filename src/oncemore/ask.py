@@ -24,7 +24,6 @@ from .history.explain import Reason
 from .node import CheckpointData, steps_around
 from .records import Record
 from .session import Session
-from .step import DEFAULTS
 from .stores import Store
 
 _KINDS: dict[str, str] = {"str": "text", "int": "a whole number", "float": "a number", "bool": "yes or no"}
@@ -82,7 +81,9 @@ def _definition(name: str) -> _Question:
     def function(question: str, choices: list[Any], type: str) -> Any:
         return _find_answer(definition, question, choices, type)
 
-    definition = _Question(function, {**DEFAULTS, "name": name, "code": "version", "version": "ask", "mutates": False})
+    definition = _Question(
+        function, {**Definition.defaults, "name": name, "code": "version", "version": "ask", "mutates": False}
+    )
     return definition
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,6 @@ from .call import Definition, Invoke
 from .errors import FingerprintError, UsageError, warn
 from .flight import drive, drive_async
 from .identity.code.blocks import Body, NoSource, find, local_names
-from .step import DEFAULTS
 from .surroundings.block_variables import Assigned
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _path(
 ) -> Path[Any]:
     """The path of the block's call. Its arguments are the variables that differ from call to call, and the values given."""
     local, now = local_names(frame), {**frame.f_globals, **frame.f_locals}
-    names = body.reads | body.first
+    names = body.reads | body.first | (local if body.dynamic else frozenset())
     unknown = [ignore] if isinstance(ignore, str) else sorted(set(ignore) - names)
     if unknown:
         read = ", ".join(sorted(names & now.keys())) or "none"
@@ -177,8 +177,13 @@ def _path(
     keywords = {each: value for each, value in values.items() if each not in variables}
     which = (frame.f_code, frame.f_lineno, name, tuple(variables), tuple(keywords), frozenset(ignore))
     definition = None if key else run.blocks.get(which)
-    if definition is None or definition.function.__globals__ is not frame.f_globals:  # type: ignore[attr-defined]
-        options: dict[str, Any] = {**DEFAULTS, "name": name, "ignore": tuple(ignore), "key": _constants(key) or None}
+    if definition is None or definition.function.__globals__ is not frame.f_globals:
+        options: dict[str, Any] = {
+            **Definition.defaults,
+            "name": name,
+            "ignore": tuple(ignore),
+            "key": _constants(key) or None,
+        }
         definition = Definition(body.function(frame, name, list(variables), list(keywords)), options)
         if not key:
             run.blocks[which] = definition
@@ -190,7 +195,11 @@ def _path(
 
 def _constants(values: Mapping[str, Any]) -> dict[str, Callable[[Any], Any]]:
     """Functions that return these values, whatever they are passed."""
-    return {name: lambda _, value=value: value for name, value in values.items()}
+    return {name: partial(_constant, value) for name, value in values.items()}
+
+
+def _constant(value: Any, _: object) -> Any:
+    return value
 
 
 def _until_body(path: Path[Any], resume: Callable[[], Request]) -> Path[Any]:

@@ -115,6 +115,8 @@ _CHANGES_ELSEWHERE = "its changes were recorded with a step that ran at the same
 class Definition:
     """A step as declared, and the path that its calls take."""
 
+    defaults: Mapping[str, Any] = {}  # of all options; set in step.py
+
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self.function, self.options = function, options
         self.name: str = options["name"] or _default_name(function)

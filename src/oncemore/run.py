@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import current, effects_once, records
+from .ask import ask
+from .block import Block
 from .events import Event
 from .history.explain import Explanation, why
 from .history.summary import Summary, summarize
@@ -22,7 +24,6 @@ from .surroundings.rng import put_back
 from .surroundings.state import State
 
 if TYPE_CHECKING:
-    from .block import Block
     from .history.checkpoints import Checkpoint, Checkpoints
 
 T = TypeVar("T")
@@ -226,8 +227,6 @@ class Run(RunView):
         says what identifies it (`raw=raw.version`). Variables that the body assigns are restored when it is skipped; before
         Python 3.13 not those of a function, whose body returns them in `b.value`.
         """
-        from .block import Block
-
         return Block(self._session, name, values, ignore, sys._getframe(1))
 
     @overload
@@ -251,8 +250,6 @@ class Run(RunView):
         or `History.answer` records the answer, and the script goes on when it is started again. It is one of `choices`, or of
         this `type`: str, int, float or bool. With `prompt`, the question is asked on the terminal, if there is one.
         """
-        from .ask import ask
-
         return ask(self._session, question, name, choices, type, prompt)
 
     def resolve(self, which: str, *, happened: bool, result: Any = None) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Union
 from blake3 import blake3
 
 from . import current, records
+from .ask import PausedExit, instructions
 from .codec.keyed import keyed
 from .current import current_session, session_here
 from .errors import RunPaused, StoreError, UsageError, is_terminal, log, logger
@@ -186,8 +187,6 @@ def _new_session(run_id: str, store: Store, **options: Any) -> Session:
 def _raise_pause(pause: RunPaused | None) -> None:
     """Raise a pause that leaves a scope, so that a script which does not catch it ends as by `sys.exit`."""
     if pause is not None:
-        from .ask import PausedExit
-
         raise PausedExit(pause.run, pause.questions) from None
 
 
@@ -210,8 +209,6 @@ def _close(run: Session, error: BaseException | None, *, default_store: bool = F
         logger.info("run %s %s: %d steps ran, %d reused, %d failed", run.id, how, *counts)
     if pause is None or isinstance(pause, SystemExit):
         return None
-    from .ask import instructions
-
     print(instructions(run.store, run.id, default_store=default_store), file=sys.stderr)
     return pause
 

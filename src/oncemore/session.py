@@ -132,7 +132,9 @@ class Session:
             raise UsageError(f"run {run_id}: inputs={inputs!r} is not supported; use inputs='observed'")
         self.observes = inputs == OBSERVED  # whether the content of files that steps read is part of their identity
         check_packages(f"run {run_id}", packages)
-        self.compares_versions = packages == "compare"  # whether the versions of packages are part of the identity of steps
+        self.compares_versions = (
+            packages == "compare"
+        )  # whether the versions of packages are part of the identity of steps
         self.pid = os.getpid()
         self.resumed = False
         self.attempt = ""  # the mark of this scope; in a worker, of the scope it takes part in

@@ -464,6 +464,9 @@ DEFAULTS: StepOptions = {
 }
 
 
+Definition.defaults = DEFAULTS
+
+
 # The options that change what callers get: when an earlier result is valid, and what it restores.
 _IDENTIFYING = (
     *("version", "ignore", "key", "code", "expires", "stale", "validate", "every_call", "inputs", "mutates", "outputs"),

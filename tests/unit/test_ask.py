@@ -8,8 +8,17 @@ from typing import Any
 
 import pytest
 
-from oncemore import History, OncemoreError, Run, RunPaused, UsageError, checkpoint_scope, checkpointed, current_run
-from oncemore import events
+from oncemore import (
+    History,
+    OncemoreError,
+    Run,
+    RunPaused,
+    UsageError,
+    checkpoint_scope,
+    checkpointed,
+    current_run,
+    events,
+)
 from oncemore.cli import main
 from tests.processes import Script
 from tests.unit.again import scope
@@ -121,7 +130,8 @@ def test_another_question_or_other_choices_are_asked_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "answer"), [(int, "12", 12), (float, "1.5", 1.5), (bool, "Yes", True), (bool, "n", False), (str, "7", "7")]
+    ("kind", "text", "answer"),
+    [(int, "12", 12), (float, "1.5", 1.5), (bool, "Yes", True), (bool, "n", False), (str, "7", "7")],
 )
 def test_an_answer_has_the_type_asked_for(kind: type, text: str, answer: Any) -> None:
     pause(lambda run: run.ask("How many?", type=kind))
@@ -134,7 +144,9 @@ def test_an_answer_that_does_not_fit_is_refused() -> None:
     for value in ("many", 1.5, True, None):
         with pytest.raises(UsageError, match="is not a whole number"):
             history().answer("run", "question", value)
-    with pytest.raises(UsageError, match="waits for no answer to 'quest'; open questions: question-.* Did you mean question"):
+    with pytest.raises(
+        UsageError, match="waits for no answer to 'quest'; open questions: question-.* Did you mean question"
+    ):
         history().answer("run", "quest", 1)
 
 
@@ -150,7 +162,7 @@ def test_wrong_questions_are_refused() -> None:
         assert run is not None
         return run.ask("Pay?")
 
-    with pytest.raises(UsageError, match="asked in a step with effect=\"once\""):
+    with pytest.raises(UsageError, match='asked in a step with effect="once"'):
         scope(lambda run: pay())
 
 
@@ -301,7 +313,9 @@ def test_with_prompt_it_asks_on_a_terminal_until_the_answer_fits(script: Script)
     path = script.write(source)
     ours, theirs = pty.openpty()
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen([sys.executable, str(path)], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=env) as process:
+    with subprocess.Popen(
+        [sys.executable, str(path)], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=env
+    ) as process:
         os.close(theirs)
         os.write(ours, b"many\n12\n")
         out, _ = process.communicate(timeout=60)

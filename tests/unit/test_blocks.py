@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
 
-from oncemore import UsageError, checkpoint_scope
 from tests.processes import Finished, Script
 
 BINDS_LOCALS = sys.version_info >= (3, 13)
@@ -99,7 +99,9 @@ def test_an_edited_helper_runs_it_again_and_comments_and_moved_lines_do_not(scri
     script.write(SCALE.replace("10", "7"), "helpers.py")
     assert ran(script(CLEANING)) == ["clean", "report"]
     assert reasons(script)[0] == "code of helper `helpers.scale` changed (helpers.py:1)"
-    commented = CLEANING.replace("kept =", "# the ones we want\n                kept =").replace("raw =", "# data\n    raw =")
+    commented = CLEANING.replace("kept =", "# the ones we want\n                kept =").replace(
+        "raw =", "# data\n    raw ="
+    )
     assert ran(script(commented)) == []
 
 
@@ -434,7 +436,10 @@ def test_a_notebook_skips_a_block_and_brings_back_all_that_it_can(script: Script
         ("if b.todo:\n        b.value = 1\n    else:\n        print()", "without `else`"),
         ("if b.todo:\n        b.value = 1\n    print()", "put all of its body under one `if b.todo:`"),
         ("while True:\n        if b.todo:\n            break\n        break", "put all of its body under"),
-        ("if b.todo:\n        for x in [1]:\n            break\n        continue", "`continue` (line 8) leaves its body"),
+        (
+            "if b.todo:\n        for x in [1]:\n            break\n        continue",
+            "`continue` (line 8) leaves its body",
+        ),
         ("if b.todo:\n        return 1", "`return` (line 5) leaves its body, which a skipped block can't repeat"),
         ("if b.todo:\n        yield 1", "`yield` (line 5) leaves its body"),
     ],
@@ -500,7 +505,57 @@ def test_refresh_forget_and_disable_treat_it_like_a_step(script: Script) -> None
     assert disabled.lines == ["RAN load", "1"]
 
 
-def test_plan_stops_at_a_block_that_would_run() -> None:
-    with checkpoint_scope("run", store="memory://plan") as run:
-        with pytest.raises(UsageError, match="use it as"):
-            run.block("x").__enter__()
+def test_plan_stops_at_a_block_that_would_run(script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+    from oncemore.cli import main
+
+    script(CLEANING.replace("from helpers import scale", "scale = abs"))
+    os.chdir(script.folder)
+    assert main(["plan", "script.py"]) == 0
+    script.write(CLEANING.replace("from helpers import scale", "scale = abs").replace('f"{x}"', 'f"{x}!"'))
+    capsys.readouterr()
+    assert main(["plan", "script.py"]) == 6
+    assert "report" in capsys.readouterr().out
+
+
+def test_imports_of_a_body_come_back_and_definitions_that_are_needed_are_refused(script: Script) -> None:
+    source = """
+        from oncemore import checkpoint_scope
+        with checkpoint_scope("run", store="store") as run:
+            with run.block("define") as b:
+                if b.todo:
+                    print("RAN define")
+                    import json as coder
+                    def shout(text):
+                        return coder.dumps(text.upper())
+                    text = shout("a")
+            print(text, coder.dumps(1))
+    """
+    assert script(source).lines == ["RAN define", '"A" 1']
+    assert script(source).lines == ['"A" 1']
+    failed = script(source.replace("print(text", "print(shout(text)"), expect=1)
+    assert "block define: its body defines `shout`, which would be missing when it is skipped" in failed.err
+
+
+def test_names_in_queries_and_dynamic_reads_count(script: Script) -> None:
+    pytest.importorskip("pandas")
+    source = """
+        import sys
+        import pandas as pd
+        from oncemore import checkpoint_scope
+        def main(run, limit, factor):
+            table = pd.DataFrame({"x": [1, 2, 3]})
+            with run.block("query") as b:
+                if b.todo:
+                    print("RAN query")
+                    b.value = table.query("x > @limit")["x"].tolist()
+            with run.block("eval") as c:
+                if c.todo:
+                    print("RAN eval")
+                    c.value = eval("factor * 2")
+            print(b.value, c.value)
+        with checkpoint_scope("run", store="store") as run:
+            main(run, int(sys.argv[1]), int(sys.argv[2]))
+    """
+    assert script(source, "1", "1").lines == ["RAN query", "RAN eval", "[2, 3] 2"]
+    assert script(source, "1", "2").lines == ["RAN eval", "[2, 3] 4"]
+    assert ran(script(source, "2", "2")) == ["query", "eval"]

@@ -39,7 +39,9 @@ SCRIPT = """
 
 def install(script: Script, folder: str, version: str, name: str = "tinytool") -> None:
     """Install a package in a folder, as pip does; its module doesn't say which version it is."""
-    script.write(f"def shout(text):\n    return text.upper() + {version!r}\n", f"{folder}/site-packages/tinytool/__init__.py")
+    script.write(
+        f"def shout(text):\n    return text.upper() + {version!r}\n", f"{folder}/site-packages/tinytool/__init__.py"
+    )
     script.write(
         f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         f"{folder}/site-packages/{name.replace('-', '_')}-{version}.dist-info/METADATA",

@@ -13,7 +13,17 @@ from .. import records
 from ..codec import MAGIC, Decoded, encode, unseal
 from ..codec.keyed import claim
 from ..errors import CheckpointWarning, IntegrityError, UsageError
-from ..events import Event, Forked, RunFailed, RunFinished, RunInterrupted, RunPaused, RunResumed, RunStarted, StepCompleted
+from ..events import (
+    Event,
+    Forked,
+    RunFailed,
+    RunFinished,
+    RunInterrupted,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    StepCompleted,
+)
 from ..keys import (
     EVENTS,
     FORKS,

@@ -138,7 +138,9 @@ class Identity:
             )
         check_packages(f"step {step}", packages)
         if code == "version" and packages == "compare":
-            raise UsageError(f"step {step}: packages='compare' needs code='deep' or 'own', which say what packages it uses")
+            raise UsageError(
+                f"step {step}: packages='compare' needs code='deep' or 'own', which say what packages it uses"
+            )
         self._compares_versions = packages == "compare"
         self._relevant = [(i, name, keys.get(name)) for i, name in enumerate(self.names) if name not in ignore]
         self.contents = [name for _, name, key in self._relevant if key is None]  # identified by their content

@@ -10,6 +10,7 @@ import ast
 import copy
 import functools
 import os
+import re
 import symtable
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import CodeType, FrameType, FunctionType
@@ -21,7 +22,8 @@ from .syntax import FUTURES, UNREADABLE, define, key_of, read_source, steadily
 
 _OPTIMIZED = 1  # CPython's flag for code whose local variables are not in a dict
 _MATCHED = 16  # files whose text was compared with the code that runs
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_SCOPES = (*_DEFINITIONS, ast.Lambda)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _LEAVING: dict[type[ast.AST], str] = {
@@ -34,7 +36,10 @@ _LEAVING: dict[type[ast.AST], str] = {
     ast.AsyncFor: "async for",
     ast.AsyncWith: "async with",
 }
-_AWAITING = (ast.Await, ast.AsyncFor, ast.AsyncWith)
+_AWAITING = ("await", "async for", "async with")
+
+_DYNAMIC = frozenset(["locals", "vars", "dir", "eval", "exec"])
+_QUERIED = re.compile(r"@([^\W\d]\w*)")
 
 _Statement = ast.With | ast.AsyncWith
 
@@ -46,7 +51,8 @@ class NoSource(Exception):
 class Body(NamedTuple):
     """The body of a block: its statements, and the names in it.
 
-    `reads` are the names that it reads from outside, `first` those among `bound` that it may read before it assigns them.
+    `reads` are the names that it reads from outside. `first` are those among `bound` that it may read before it assigns them,
+    and names in its strings that pandas reads (`table.query("x > @limit")`). `dynamic`: it may read any variable.
     `bound` are the names that it assigns, `used` those among them that other code reads; all of them unless that is `certain`.
     """
 
@@ -61,6 +67,7 @@ class Body(NamedTuple):
     bound: frozenset[str]
     used: frozenset[str]
     certain: bool
+    dynamic: bool
 
     def function(self, frame: FrameType, name: str, parameters: Sequence[str], keywords: Sequence[str]) -> FunctionType:
         """The body as a function of these parameters."""
@@ -151,7 +158,8 @@ def _compiled(text: bytes, path: str, futures: int) -> tuple[ast.Module, list[Co
 
 def _compile(tree: ast.Module, path: str, futures: int) -> CodeType:
     flags = futures | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # as in a notebook
-    return steadily(lambda: compile(tree, path, "exec", flags=flags, dont_inherit=True))
+    compiled: CodeType = steadily(lambda: compile(tree, path, "exec", flags=flags, dont_inherit=True))
+    return compiled
 
 
 def _is_same(code: CodeType, other: CodeType) -> bool:
@@ -219,15 +227,20 @@ def _body(statement: _Statement, name: str, text: bytes, around: ast.AST, certai
     ):
         _refuse(name, f"put all of its body under one `if {handle.id}.todo:` without `else`, so that it can be skipped")
     waits = isinstance(statement, ast.AsyncWith)
-    for node in _leaving(inside.body, waits):
-        word = _LEAVING[type(node)]
-        if isinstance(node, _AWAITING):
+    for word, node in _leaving(inside.body, waits):
+        if word in _AWAITING:
             _refuse(name, f"its body has `{word}` (line {node.lineno}); write `async with run.block(...)`")
-        _refuse(name, f"`{word}` (line {node.lineno}) leaves its body, which a skipped block can't repeat; do so after it")
+        _refuse(
+            name, f"`{word}` (line {node.lineno}) leaves its body, which a skipped block can't repeat; do so after it"
+        )
     statements = [each for each in map(copy.deepcopy, inside.body) if not isinstance(each, ast.Nonlocal)]
     reads, bound = _names(statements, handle.id, name)
-    first = _Flow(bound).exposed(statements)
-    used = bound & _used(around, inside) if certain else bound
+    first = _Flow(bound).exposed(statements).union(*map(_in_text, statements))
+    defined = {each.name for each in _own_statements(inside.body) if isinstance(each, _DEFINITIONS)}
+    used = bound & _used(around, inside) if certain else bound - defined
+    if used & defined:
+        names = ", ".join(f"`{each}`" for each in sorted(used & defined))
+        _refuse(name, f"its body defines {names}, which would be missing when it is skipped; define it before the block")
     return Body(
         statements,
         handle.id,
@@ -240,24 +253,34 @@ def _body(statement: _Statement, name: str, text: bytes, around: ast.AST, certai
         bound,
         used,
         certain,
+        dynamic=not reads.isdisjoint(_DYNAMIC),
     )
 
 
-def _leaving(body: Iterable[ast.AST], waits: bool, loop: bool = False) -> Iterator[Any]:
-    """The statements and expressions that leave the body, or that may be suspended."""
+def _leaving(body: Iterable[ast.AST], waits: bool, loop: bool = False) -> Iterator[tuple[str, Any]]:
+    """The statements and expressions that leave the body, or that suspend it."""
     for node in body:
         if isinstance(node, (ast.Break, ast.Continue)) and loop:
             continue
         if isinstance(node, ast.comprehension) and node.is_async and not waits:
-            yield ast.copy_location(ast.AsyncFor(), node.target)
-        if type(node) in _LEAVING and not (waits and isinstance(node, _AWAITING)):
-            yield node
+            yield "async for", node.target
+        word = _LEAVING.get(type(node), "")
+        if word and not (waits and word in _AWAITING):
+            yield word, node
         elif isinstance(node, _LOOPS):
             yield from _leaving(node.body, waits, True)
             rest = [node.test] if isinstance(node, ast.While) else [node.target, node.iter]
             yield from _leaving([*rest, *node.orelse], waits, loop)
         elif not isinstance(node, _SCOPES):
             yield from _leaving(ast.iter_child_nodes(node), waits, loop)
+
+
+def _own_statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """The statements of the body, without those of functions and classes in it."""
+    for node in body:
+        yield node
+        if not isinstance(node, (*_SCOPES, ast.expr)):
+            yield from _own_statements(ast.iter_child_nodes(node))
 
 
 def _names(statements: list[ast.stmt], handle: str, name: str) -> tuple[frozenset[str], frozenset[str]]:
@@ -274,8 +297,18 @@ def _names(statements: list[ast.stmt], handle: str, name: str) -> tuple[frozense
     while tables:
         each = tables.pop()
         tables += each.get_children()
-        reads.update(symbol.get_name() for symbol in each.get_symbols() if symbol.is_global() and symbol.is_referenced())
+        reads.update(
+            symbol.get_name() for symbol in each.get_symbols() if symbol.is_global() and symbol.is_referenced()
+        )
     return frozenset(reads - {handle}), frozenset(bound - {handle})
+
+
+def _in_text(statement: ast.stmt) -> set[str]:
+    """The names in its strings that pandas looks up in the calling frame."""
+    texts = [
+        each.value for each in ast.walk(statement) if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    ]
+    return {name for text in texts for name in _QUERIED.findall(text)}
 
 
 def _used(around: ast.AST, inside: ast.If) -> set[str]:
@@ -366,7 +399,9 @@ class _Flow:
         if isinstance(node, (ast.Raise, ast.Return, ast.Break, ast.Continue)):
             return None
         if isinstance(node, ast.Delete):
-            return done - {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+            return done - {
+                each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)
+            }
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             return done | {each.asname or each.name.partition(".")[0] for each in node.names}
         if isinstance(node, ast.AnnAssign) and node.value is None:
