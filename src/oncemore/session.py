@@ -395,11 +395,13 @@ class Session:
         return ASKED[0] if by_scope else ASKED[1]
 
     def _warn_unknown_refresh(self) -> None:
-        """Warn about names in `ONCEMORE_REFRESH` that no step or loop has. Only now: modules may be loaded late."""
-        for name in sorted(self._refresh_environment.names - current.declared):
+        """Warn about names to refresh that no step, loop or block has. Only now: modules may be loaded late."""
+        here, environment = self._refresh_here.names, self._refresh_environment.names
+        for name in sorted((here | environment) - current.declared):
+            where = f"ONCEMORE_REFRESH={name}" if name in environment else f"refresh=[{name!r}]"
             known = f"Known are {', '.join(sorted(current.declared))}, and all" if current.declared else "There is none"
             hint = did_you_mean(name, current.declared)
-            warn(f"ONCEMORE_REFRESH={name}: no step or loop has this name.{hint} {known}")
+            warn(f"{where}: no step or loop has this name.{hint} {known}")
 
     def count_run(self, node: Node) -> None:
         with self.group.lock:  # `+=` is not atomic

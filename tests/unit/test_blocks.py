@@ -505,16 +505,44 @@ def test_refresh_forget_and_disable_treat_it_like_a_step(script: Script) -> None
     assert disabled.lines == ["RAN load", "1"]
 
 
+def test_a_variable_that_is_needed_and_can_not_be_saved_is_named(script: Script) -> None:
+    source = """
+        import threading
+        from oncemore import checkpoint_scope
+        with checkpoint_scope("run", store="store") as run:
+            with run.block("start") as b:
+                if b.todo:
+                    print("RAN start")
+                    thread = threading.Thread(target=print)
+            print(type(thread).__name__)
+    """
+    for _ in range(2):
+        done = script(source)
+        assert done.lines == ["RAN start", "Thread"]
+        assert "step start: the result was not saved: what it put into variable `thread` is a " in done.err
+
+
 def test_plan_stops_at_a_block_that_would_run(script: Script, capsys: pytest.CaptureFixture[str]) -> None:
     from oncemore.cli import main
 
-    script(CLEANING.replace("from helpers import scale", "scale = abs"))
+    source = """
+        from oncemore import checkpoint_scope
+        with checkpoint_scope("run", store="store") as run:
+            with run.block("load") as b:
+                if b.todo:
+                    b.value = [1]
+            with run.block("report") as r:
+                if r.todo:
+                    r.value = [x for x in b.value]
+    """
+    script(source)
     os.chdir(script.folder)
     assert main(["plan", "script.py"]) == 0
-    script.write(CLEANING.replace("from helpers import scale", "scale = abs").replace('f"{x}"', 'f"{x}!"'))
+    script.write(source.replace("[x for", "[2 * x for"))
     capsys.readouterr()
     assert main(["plan", "script.py"]) == 6
-    assert "report" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "load    be reused" in out and "code changed (script.py:6)" in out
 
 
 def test_imports_of_a_body_come_back_and_definitions_that_are_needed_are_refused(script: Script) -> None:

@@ -49,10 +49,12 @@ class Assigned:
         to_unset = sorted(self._body.bound - fixed - to_set.keys())
         if self.valued and not to_set and not to_unset:
             return None
-        return {"set": to_set, "unset": to_unset, "valued": self.valued}
+        labelled = {f"variable `{name}`": value for name, value in to_set.items()}  # as messages name them
+        return {"set": labelled, "unset": to_unset, "valued": self.valued}
 
     def restore(self, effect: dict[str, Any]) -> None:
-        for name, value in effect["set"].items():
+        for label, value in effect["set"].items():
+            name = label.partition("`")[2].rstrip("`")
             self._space(name)[name] = value
         for name in effect["unset"]:
             self._space(name).pop(name, None)

@@ -240,7 +240,9 @@ def _body(statement: _Statement, name: str, text: bytes, around: ast.AST, certai
     used = bound & _used(around, inside) if certain else bound - defined
     if used & defined:
         names = ", ".join(f"`{each}`" for each in sorted(used & defined))
-        _refuse(name, f"its body defines {names}, which would be missing when it is skipped; define it before the block")
+        _refuse(
+            name, f"its body defines {names}, which would be missing when it is skipped; define it before the block"
+        )
     return Body(
         statements,
         handle.id,
