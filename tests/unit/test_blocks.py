@@ -522,6 +522,20 @@ def test_a_variable_that_is_needed_and_can_not_be_saved_is_named(script: Script)
         assert "step start: the result was not saved: what it put into variable `thread` is a " in done.err
 
 
+def test_a_variable_that_does_not_come_back_is_unset_rather_than_left_as_another_call_left_it(script: Script) -> None:
+    source = """
+        from oncemore import checkpoint_scope
+        with checkpoint_scope("run", store="store") as run:
+            for n in (1, 2, 1):
+                with run.block("part") as b:
+                    if b.todo:
+                        part = n * 10
+                        b.value = n
+                print(b.value, globals().get("part"))
+    """
+    assert script(source).lines == ["1 10", "2 20", "1 None"]
+
+
 def test_plan_stops_at_a_block_that_would_run(script: Script, capsys: pytest.CaptureFixture[str]) -> None:
     from oncemore.cli import main
 
