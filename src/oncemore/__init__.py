@@ -4,6 +4,7 @@ from importlib import import_module as _import_module
 from os import environ as _environ
 from typing import TYPE_CHECKING
 
+from .block import Block
 from .call import Recorded
 from .errors import (
     CheckpointWarning,
@@ -14,6 +15,7 @@ from .errors import (
     NotRecorded,
     OncemoreError,
     OutputMissing,
+    RunPaused,
     StoreDamaged,
     StoreError,
     StoreUnavailable,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Block",
     "Change",
     "Checkpoint",
     "CheckpointWarning",
@@ -60,6 +63,7 @@ __all__ = [
     "Result",
     "Results",
     "Run",
+    "RunPaused",
     "RunRecord",
     "Step",
     "Store",

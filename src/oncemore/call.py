@@ -21,7 +21,7 @@ from . import current, effects_once, generators
 from .codec import Decoded, loads
 from .current import current_session
 from .entries import Lookup, RunEntries
-from .errors import CodecError, FingerprintError, IntegrityError, OutputMissing, StoreError, UsageError, warn
+from .errors import CodecError, FingerprintError, IntegrityError, OutputMissing, RunPaused, StoreError, UsageError, warn
 from .files.blobs import keeping
 from .flight import Blocking, Lease, Path, acquire, drive, drive_async
 from .history.explain import Dependencies, Reason, compare
@@ -108,11 +108,14 @@ class Recorded:
 _refreshing: set[str] = set()  # the nodes whose stale results are being refreshed in this process
 _tasks: set[Any] = set()  # an event loop holds its tasks weakly
 
+_OF_IDENTITY = ("version", "ignore", "key", "code", "inputs", "redact", "packages")
 _CHANGES_ELSEWHERE = "its changes were recorded with a step that ran at the same time and is not skipped"
 
 
 class Definition:
     """A step as declared, and the path that its calls take."""
+
+    defaults: Mapping[str, Any] = {}  # of all options; set in step.py
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self.function, self.options = function, options
@@ -124,7 +127,7 @@ class Definition:
             raise UsageError(f"step {self.name}: effect={options['effect']!r} is not supported; use effect='once'")
         self.once = options["effect"] == "once"
         self._limit(options["expires"], options["stale"])
-        identity_options = {name: options[name] for name in ("version", "ignore", "key", "code", "inputs", "redact")}
+        identity_options = {name: options[name] for name in _OF_IDENTITY}
         if options["inputs"] == inputs.OBSERVED:
             identity_options["inputs"] = ()
         self.identity = Identity(function, step=self.name, **identity_options)
@@ -214,7 +217,7 @@ class Definition:
         group = run.beside
         entered, busy = group.entered, bool(group)
         try:
-            behaviour = self.identity.look()
+            behaviour = self.identity.look(versions=run.compares_versions)
         except FingerprintError as error:
             warn(f"{error}. Until then, the step runs every time")
             run.unkept.setdefault(self.name, str(error))
@@ -508,10 +511,10 @@ class Definition:
             except BaseException as error:
                 watcher.failed()
                 elapsed = time.perf_counter() - started
-                if isinstance(error, Exception):
+                if isinstance(error, Exception) and not isinstance(error, RunPaused):
                     yield Blocking(functools.partial(self._record_failure, call, error, reason=why, seconds=elapsed))
                 elif run.report is not None:
-                    run.report.interrupted(node.step, elapsed)
+                    run.report.interrupted(node.step, elapsed, paused=isinstance(error, RunPaused))
                 raise
             finally:
                 run.started.end(running)

@@ -13,6 +13,8 @@
           ├── HoldLost                     a commit was made under a hold that this process has lost
           └── IntegrityError               an entry is not what was written there
 
+    RunPaused (BaseException)              a question of `run.ask` has no answer yet: the run ends until it has one
+
     CheckpointWarning (UserWarning)        something was not saved, or not reused, and why
 
 An exception from the user's own function is never wrapped: it passes through unchanged.
@@ -26,9 +28,12 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .events import Asked
 
 _ITERATORS = frozenset(
     ["map", "filter", "zip", "enumerate", "reversed", "_csv.reader", "csv.DictReader"]
@@ -72,6 +77,8 @@ class FingerprintError(OncemoreError, TypeError):
             if is_iterator:
                 return "Take items from it outside the step and pass them as an argument, or make it a list"
             return f'Pass it as an argument with ignore=["{name}"]{self._register()}'
+        if self.part.startswith("variable"):
+            return f'Exclude it with ignore=["{name}"], or say what identifies it with {name}=...{self._register()}'
         if self.part == "key":
             return "Let key=... return a value that has one"
         instead = ""
@@ -150,6 +157,38 @@ class StoreDamaged(StoreError):
 
 class IntegrityError(StoreError):
     """An entry is not what was written there: it was altered, truncated, moved or forged."""
+
+
+class RunPaused(BaseException):
+    """A question of `run.ask` has no answer yet. `questions` are the events `Asked`, of which `run.map` may collect several.
+
+    Like KeyboardInterrupt it is no `Exception`, so that no handler takes it for a failure. A scope that it leaves turns it into
+    a SystemExit as well: a script that does not catch it ends without a traceback, with the exit code `exit_code`.
+    """
+
+    exit_code = 75  # EX_TEMPFAIL, by the convention of sysexits.h
+
+    def __init__(self, run: str, questions: Sequence[Asked]) -> None:
+        super().__init__(run, tuple(questions))
+        self.run, self.questions = run, tuple(questions)
+
+    def __str__(self) -> str:
+        asked = "; ".join(f"{each.node}: {' '.join(each.question.split())}" for each in self.questions)
+        return f"run {self.run} is paused until this is answered: {asked}. Answer it with `oncemore answer`, then run again"
+
+    @staticmethod
+    def within(error: BaseException | None) -> RunPaused | None:
+        """The pause that an error is: itself, or all that a group consists of."""
+        if isinstance(error, RunPaused) or error is None:
+            return error
+        inside = getattr(error, "exceptions", ()) if type(error).__name__.endswith("ExceptionGroup") else ()
+        found = [pause for each in inside if (pause := RunPaused.within(each)) is not None]
+        return RunPaused.joined(found) if found and len(found) == len(inside) else None
+
+    @staticmethod
+    def joined(pauses: Sequence[RunPaused]) -> RunPaused:
+        """One for all of them."""
+        return RunPaused(pauses[0].run, [question for each in pauses for question in each.questions])
 
 
 class CheckpointWarning(UserWarning):

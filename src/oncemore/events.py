@@ -110,6 +110,11 @@ class RunInterrupted(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunPaused(Event):
+    """The scope ended because `run.ask` has no answer yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepEvent(Event):
     """An event about one node of a step. `fingerprint` consists of the digests of its arguments and its code."""
 
@@ -170,6 +175,22 @@ class StepNotKept(StepEvent):
     seconds: float
     changes: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     compared_with: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(StepEvent):
+    """`run.ask` had no answer. `step` is the name of the question, `type` the type of the answer if there are no `choices`.
+
+    `snapshot` is the key of the run's state then, or of that `behind` steps earlier.
+    """
+
+    rare = frozenset({"behind", "choices", "snapshot"})
+
+    question: str = ""
+    choices: list[Any] = field(default_factory=list[Any])
+    type: str = "str"
+    snapshot: str = ""
+    behind: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from .errors import UsageError
+from .errors import RunPaused, UsageError
 from .flight import Path, drive, drive_async
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ class _Calls(NamedTuple):
         """The result of one call."""
         try:
             return call()
+        except RunPaused as pause:  # the other calls may have questions of their own
+            return pause
         except Exception as error:
             return self.failed(index, error)
         finally:
@@ -197,6 +199,15 @@ def _progress(run: Session, step: Callable[..., Any], name: str | None, total: i
     )
 
 
+def _results(values: Iterable[Any]) -> Results:
+    """The results. If calls have questions without an answer, the run is paused for all of them."""
+    results = Results(values)
+    pauses = [each for each in results if isinstance(each, RunPaused)]
+    if pauses:
+        raise RunPaused.joined(pauses)
+    return results
+
+
 def _map_in_threads(this: _Calls) -> Results:
     arguments, find_skippable = this.arguments, this.find_skippable
     advance: Callable[[], None]
@@ -220,7 +231,7 @@ def _map_in_threads(this: _Calls) -> Results:
 
     if this.concurrency == 1:  # in this thread, as in a plain loop: each call sees what the ones before it changed
         with this.progress as advance:
-            return Results(this.one(i, partial(this.step, *given), advance) for i, given in enumerate(arguments))
+            return _results(this.one(i, partial(this.step, *given), advance) for i, given in enumerate(arguments))
     with this.side_by_side, this.progress as advance, ThreadPoolExecutor(this.concurrency, "oncemore") as pool:
         found = [] if find_skippable is None else submit_all(find, arguments)
         results = this.skip([each.result() for each in found], advance)
@@ -230,7 +241,7 @@ def _map_in_threads(this: _Calls) -> Results:
             if not call.cancelled():
                 call.result()  # raises the first failure in the order of the items
         results.update((i, call.result()) for i, call in zip(rest, calls))
-        return Results(results[i] for i in range(len(arguments)))
+        return _results(results[i] for i in range(len(arguments)))
 
 
 async def _map_in_tasks(this: _Calls) -> Results:
@@ -244,6 +255,8 @@ async def _map_in_tasks(this: _Calls) -> Results:
         async with free:
             try:
                 return await this.step(*arguments[index])
+            except RunPaused as pause:
+                return pause
             except Exception as error:
                 return this.failed(index, error)
             finally:
@@ -269,4 +282,4 @@ async def _map_in_tasks(this: _Calls) -> Results:
         results = this.skip(found, advance)
         rest = [i for i in range(len(arguments)) if i not in results]
         results.update(zip(rest, await gather(map(one, rest))))
-        return Results(results[i] for i in range(len(arguments)))
+        return _results(results[i] for i in range(len(arguments)))

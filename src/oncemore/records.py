@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import errors
 from .codec import seal, unseal
 from .errors import IntegrityError, StoreError, UsageError, did_you_mean, warn
-from .events import Event, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted
+from .events import Event, RunFailed, RunFinished, RunInterrupted, RunPaused, RunResumed, RunStarted
 from .identity.display import is_secret, masked
 from .keys import (
     NODES,
@@ -49,7 +50,7 @@ class Record:
     workflow: str | None = None
     created: float = field(default_factory=time.time)
     updated: float = field(default_factory=time.time)
-    ending: str = ""  # "finished", "failed" or "interrupted"; empty until a scope has ended
+    ending: str = ""  # "finished", "failed", "interrupted" or "paused"; empty until a scope has ended
     attempts: int = 0
     nodes: int = 0
     bytes: int = 0
@@ -93,6 +94,7 @@ class Reference(NamedTuple):
     state: Sent = Sent()  # when the step was sent
     inputs: str | None = None  # "observed": the files that a step reads are part of its identity
     refresh: bool | tuple[str, ...] = False  # which steps run again: all, or those named
+    packages: str = "record"  # "compare": the versions of packages are part of the identity of steps
 
 
 def checked(run_id: str) -> str:
@@ -234,7 +236,7 @@ def alive(store: Store, record: Record, token: str) -> bool:
 
 
 def status(store: Store, record: Record) -> str:
-    """running, finished, failed, interrupted; killed: its processes died with it open; forked: has not run yet."""
+    """running, finished, failed, interrupted, paused; killed: its processes died with it open; forked: has not run yet."""
     if store.held([alive_key(record.uid, token) for token in record.open]):
         return "running"
     if not record.attempts:
@@ -334,6 +336,8 @@ def _set_aside(run: Session, data: Bytes | None, error: IntegrityError) -> None:
 
 def ending(error: BaseException | None) -> Event:
     """The event for the end of a scope; `error` is the exception that left it, if any."""
+    if isinstance(error, errors.RunPaused):
+        return RunPaused()
     if error is None or (isinstance(error, SystemExit) and not error.code):
         return RunFinished()
     if isinstance(error, Exception):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import current, effects_once, records
+from .ask import ask
+from .block import Block
 from .events import Event
 from .history.explain import Explanation, why
 from .history.summary import Summary, summarize
@@ -59,7 +61,7 @@ class RunView:
 
     @property
     def status(self) -> str:
-        """running, finished, failed, interrupted, killed, or forked (not run yet)."""
+        """running, finished, failed, interrupted, paused, killed, or forked (not run yet)."""
         return records.status(self.store, self._record())
 
     @property
@@ -216,6 +218,39 @@ class Run(RunView):
         generators, the globals that the loop uses, and local variables. A resumed loop restores them.
         """
         return loop(self._session, name, items, every, sys._getframe(1))
+
+    def block(self, name: str, /, *, ignore: Collection[str] = (), **values: Any) -> Block:
+        """Make a piece of a script a step: `with run.block("clean") as b:`, with the body under `if b.todo:`.
+
+        The body runs unless it is recorded, and its result is `b.value`. What it reads counts: its code and the code it
+        reaches, and all variables, except those that `ignore` lists. `values` count as well; one with the name of a variable
+        says what identifies it (`raw=raw.version`). Variables that the body assigns are restored when it is skipped; before
+        Python 3.13 not those of a function, whose body returns them in `b.value`.
+        """
+        return Block(self._session, name, values, ignore, sys._getframe(1))
+
+    @overload
+    def ask(self, question: str, *, name: str = ..., choices: Sequence[T], prompt: bool = ...) -> T: ...
+    @overload
+    def ask(self, question: str, *, name: str = ..., type: type[T], prompt: bool = ...) -> T: ...
+    @overload
+    def ask(self, question: str, *, name: str = ..., prompt: bool = ...) -> str: ...
+    def ask(
+        self,
+        question: str,
+        *,
+        name: str = "question",
+        choices: Sequence[Any] | None = None,
+        type: type[Any] = str,
+        prompt: bool = False,
+    ) -> Any:
+        """Return a human's answer to a question; without one, the run ends here until it has been answered.
+
+        `RunPaused` leaves the scope, and a script that does not catch it ends with exit code 75. `oncemore answer RUN NAME VALUE`
+        or `History.answer` records the answer, and the script goes on when it is started again. It is one of `choices`, or of
+        this `type`: str, int, float or bool. With `prompt`, the question is asked on the terminal, if there is one.
+        """
+        return ask(self._session, question, name, choices, type, prompt)
 
     def resolve(self, which: str, *, happened: bool, result: Any = None) -> None:
         """Say whether an interrupted step with effect="once" took effect.

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Union
 from blake3 import blake3
 
 from . import current, records
+from .ask import PausedExit, instructions
 from .codec.keyed import keyed
 from .current import current_session, session_here
-from .errors import StoreError, UsageError, is_terminal, log, logger
+from .errors import RunPaused, StoreError, UsageError, is_terminal, log, logger
 from .flight import Blocking
+from .identity import Packages
 from .keys import changed, record_key
 from .modules import loaded
 from .records import Reference, checked, ending
@@ -52,7 +54,8 @@ class checkpoint_scope:
     checkpoints during the run; without them, nothing is ever removed. On a terminal, lines on standard error say what is
     reused, what runs and why, unless `quiet`. With `refresh=True`, every step and loop runs again, once in each scope, and its
     checkpoint is replaced; `refresh=["load", "train"]` does so for these steps. Steps with effect="once" are performed again
-    only if they are named.
+    only if they are named. With `packages="compare"`, the versions of the installed packages that a step's code uses are part
+    of its identity, so that it runs again after an update (see `checkpointed`).
 
     As a decorator of a function or coroutine function, it opens a scope around each call; `current_run()` is the run.
 
@@ -80,6 +83,7 @@ class checkpoint_scope:
         quiet: bool = False,
         inputs: Literal["observed"] | None = None,
         refresh: bool | Collection[str] = False,
+        packages: Packages = "record",
     ) -> None:
         self._run_id = None if run_id is None else checked(run_id)
         if max_checkpoints is not None:
@@ -89,7 +93,7 @@ class checkpoint_scope:
             retention = limit if retention is None else retention & limit
         self._store, self._quiet = store, quiet
         self._options: dict[str, Any] = {"workflow": workflow, "strict": strict, "state": state, "retention": retention}
-        self._options.update(inputs=inputs, refresh=refresh)
+        self._options.update(inputs=inputs, refresh=refresh, packages=packages)
         self._entered: list[tuple[Session, Token[Session | None]]] = []
 
     def _open(self) -> Session:
@@ -154,7 +158,7 @@ class checkpoint_scope:
         return self._enter(self._open())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        _close(self._exit(), error)
+        _raise_pause(_close(self._exit(), error, default_store=self._store is None))
 
     async def __aenter__(self) -> Run:
         opened: list[Session] = []
@@ -169,7 +173,8 @@ class checkpoint_scope:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await Blocking(_close, self._exit(), error).later()
+        close = functools.partial(_close, self._exit(), error, default_store=self._store is None)
+        _raise_pause(await Blocking(close).later())
 
 
 def _new_session(run_id: str, store: Store, **options: Any) -> Session:
@@ -179,9 +184,18 @@ def _new_session(run_id: str, store: Store, **options: Any) -> Session:
     return Session(run_id, store, **options)
 
 
-def _close(run: Session, error: BaseException | None) -> None:
+def _raise_pause(pause: RunPaused | None) -> None:
+    """Raise a pause that leaves a scope, so that a script which does not catch it ends as by `sys.exit`."""
+    if pause is not None:
+        raise PausedExit(pause.run, pause.questions) from None
+
+
+def _close(run: Session, error: BaseException | None, *, default_store: bool = False) -> RunPaused | None:
+    """Close the scope that `error` leaves. Returns the pause to raise instead, if it is one."""
+    pause = RunPaused.within(error)
+    error = error if pause is None else pause
     if run.pid != os.getpid():
-        return  # a forked child leaves the block, but the run is its parent's
+        return None  # a forked child leaves the block, but the run is its parent's
     try:
         try:
             leave_files(run)
@@ -193,6 +207,10 @@ def _close(run: Session, error: BaseException | None) -> None:
         counts = (sum(counter.values()) for counter in (run.ran, run.reused, run.failed))
         how = "finished" if error is None else f"stopped by {type(error).__name__}"
         logger.info("run %s %s: %d steps ran, %d reused, %d failed", run.id, how, *counts)
+    if pause is None or isinstance(pause, SystemExit):
+        return None
+    print(instructions(run.store, run.id, default_store=default_store), file=sys.stderr)
+    return pause
 
 
 def _derived_id() -> tuple[str, str]:
@@ -248,7 +266,8 @@ def _open_joined(reference: Reference) -> Session:
     store = keyed(open_store(reference.store), writing=False)
     if not reference.id:
         return _shared_only(store)
-    run = _new_session(reference.id, store, strict=reference.strict, inputs=reference.inputs, refresh=reference.refresh)
+    options = {name: getattr(reference, name) for name in ("strict", "inputs", "refresh", "packages")}
+    run = _new_session(reference.id, store, **options)
     run.attempt, run.distributed = reference.attempt, bool(reference.attempt)
     return run.open(announce=False)
 

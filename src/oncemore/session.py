@@ -21,6 +21,7 @@ from .errors import CodecError, FingerprintError, HoldLost, StoreError, UsageErr
 from .events import Event
 from .history.explain import Reason
 from .history.timeline import count
+from .identity import Packages, check_packages
 from .identity.calls import Variants
 from .identity.values import digest
 from .keys import SHARED, alive_key, counters_of
@@ -123,12 +124,17 @@ class Session:
         retention: Policy | None = None,
         inputs: str | None = None,
         refresh: bool | Collection[str] = False,
+        packages: str = "record",
     ) -> None:
         self.id, self.store, self.workflow, self.strict = run_id, store, workflow, strict
         self._run: weakref.ref[Run] | None = None
         if inputs not in (None, OBSERVED):
             raise UsageError(f"run {run_id}: inputs={inputs!r} is not supported; use inputs='observed'")
         self.observes = inputs == OBSERVED  # whether the content of files that steps read is part of their identity
+        check_packages(f"run {run_id}", packages)
+        self.compares_versions = (
+            packages == "compare"
+        )  # whether the versions of packages are part of the identity of steps
         self.pid = os.getpid()
         self.resumed = False
         self.attempt = ""  # the mark of this scope; in a worker, of the scope it takes part in
@@ -154,6 +160,7 @@ class Session:
         self._next_ordinal: dict[str, int] = {}  # by such a call: above all that this process has taken
         self.distributed = False  # other processes may take part, so ordinals are taken from the store
         self.loops: dict[str, Any] = {}  # the loops begun in this scope: the run as it was then; None once completed
+        self.blocks: dict[Any, Any] = {}  # the definitions of blocks, see block.py
         self._listeners: list[tuple[type[Event], Callable[[Any], object]]] = []
         self.report: Report | None = None  # the lines on the terminal, if there is one
         self.unkept: dict[str, str] = {}  # steps that could not be recorded, and why
@@ -209,7 +216,9 @@ class Session:
             warn(f"run {self.id}: identical calls are numbered in each process separately: {error}")
         inputs = OBSERVED if self.observes else None
         refresh = self._refresh_here.everything or tuple(sorted(self._refresh_here.names))
-        return Reference(self.id, self.store.url, self.strict, self.attempt, self.state.sent(), inputs, refresh)
+        packages: Packages = "compare" if self.compares_versions else "record"
+        state = self.state.sent()
+        return Reference(self.id, self.store.url, self.strict, self.attempt, state, inputs, refresh, packages)
 
     # -- opening and leaving
 
@@ -386,11 +395,13 @@ class Session:
         return ASKED[0] if by_scope else ASKED[1]
 
     def _warn_unknown_refresh(self) -> None:
-        """Warn about names in `ONCEMORE_REFRESH` that no step or loop has. Only now: modules may be loaded late."""
-        for name in sorted(self._refresh_environment.names - current.declared):
+        """Warn about names to refresh that no step, loop or block has. Only now: modules may be loaded late."""
+        here, environment = self._refresh_here.names, self._refresh_environment.names
+        for name in sorted((here | environment) - current.declared):
+            where = f"ONCEMORE_REFRESH={name}" if name in environment else f"refresh=[{name!r}]"
             known = f"Known are {', '.join(sorted(current.declared))}, and all" if current.declared else "There is none"
             hint = did_you_mean(name, current.declared)
-            warn(f"ONCEMORE_REFRESH={name}: no step or loop has this name.{hint} {known}")
+            warn(f"{where}: no step or loop has this name.{hint} {known}")
 
     def count_run(self, node: Node) -> None:
         with self.group.lock:  # `+=` is not atomic
@@ -530,6 +541,19 @@ class Session:
         except StoreError:
             pass  # the warning above names the problem with the store
         self.notify(event)
+
+    def record_question(self, node: Node, **fields: Any) -> events.Asked:
+        """Write a question that the run waits for, and the state, which the answer will be a checkpoint of."""
+        token = current.enter(None)
+        try:
+            snapshot = self._snapshot_if_due(force=True)
+        finally:
+            current.leave(token)
+        event = events.Asked(**node.about(), **fields, snapshot=snapshot.key, behind=snapshot.behind)
+        self.entries.write_snapshot(snapshot.entry, event)
+        self.snapshots.written(snapshot)
+        self.notify(event)
+        return event
 
     def record_failure(self, node: Node, error: Exception, *, reason: Reason, seconds: float) -> None:
         """Record that a step raised. A store that fails does not stop the program."""

@@ -13,7 +13,7 @@ from .call import Call, Definition, Recorded
 from .current import engaged, session_here
 from .errors import NotRecorded, UsageError, trimmed
 from .history.explain import Explanation, Reason
-from .identity import Fingerprint, Key
+from .identity import Fingerprint, Key, Packages
 from .modules import came_from, find_module
 from .records import Reference
 from .result import Result
@@ -189,7 +189,8 @@ class _Verbs(_Function[P, R]):
         step, first = self._self_parts()
         identity, given = step._self_definition.identity, (*first, *args)
         arguments = identity.identify(identity.bind(*given, **kwargs), given, kwargs)
-        now = identity.look()
+        run = step._self_find_run()
+        now = identity.look(versions=run is not None and run.compares_versions)
         return Fingerprint(arguments.digest + now.digest, {**arguments.parts, **now.parts, **now.data_parts})
 
     def __repr__(self) -> str:
@@ -432,6 +433,7 @@ class Options(TypedDict, total=False):
     capture_output: bool
     effect: Literal["once"] | None
     redact: Collection[str]
+    packages: Packages
 
 
 class StepOptions(Options, total=False):
@@ -458,13 +460,17 @@ DEFAULTS: StepOptions = {
     "capture_output": False,
     "effect": None,
     "redact": (),
+    "packages": "record",
 }
+
+
+Definition.defaults = DEFAULTS
 
 
 # The options that change what callers get: when an earlier result is valid, and what it restores.
 _IDENTIFYING = (
     *("version", "ignore", "key", "code", "expires", "stale", "validate", "every_call", "inputs", "mutates", "outputs"),
-    "effect",
+    *("effect", "packages"),
 )
 
 
@@ -504,6 +510,8 @@ def checkpointed(function: Callable[..., Any] | None = None, /, **options: Unpac
     outputs_keep  False: only digests of the outputs are saved; a missing or changed file makes the function run again
     capture_output  what it prints, logs and warns about is shown again when it is skipped
     redact      parameters of which only digests are ever shown; names like `api_key` are always redacted
+    packages    "compare": the versions of installed packages that its code uses are part of the identity; by default they
+                are recorded, not compared
     mutates     False: the function never changes its arguments in place, so they are not compared before and after
 
     >>> from oncemore import checkpointed

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from oncemore import History, checkpoint_scope, checkpointed
+from oncemore import History, RunPaused, checkpoint_scope, checkpointed, current_run
 from tests import warm
 from tests.processes import SRC, Finished, Running
 from tests.unit.pasts import flow
@@ -40,6 +40,21 @@ def sample() -> History:
     history = History()
     history.fork("nightly", "trial", at="after-clean", state={"factor": 2})
     return history
+
+
+def question() -> None:
+    """A run that waits for the answers to three questions."""
+    with pytest.raises(RunPaused), checkpoint_scope("report") as run:
+        run.map(approve, ["draft", "summary", "cover"], concurrency=1)
+
+
+@checkpointed
+def approve(text: str) -> object:
+    run = current_run()
+    assert run is not None
+    if text == "cover":
+        return run.ask("How many pages?", name="pages", type=int)
+    return run.ask(f"Is the {text} good?", name="approve", choices=["yes", "no"])
 
 
 ORDERS = """\

@@ -14,7 +14,7 @@ import pytest
 
 from oncemore.cli import main
 from oncemore.cli.app import program
-from tests.cli.program import project, sample, settled
+from tests.cli.program import project, question, sample, settled
 
 GOLDEN = Path(__file__).parent / "golden"
 WRITE = os.environ.pop("ONCEMORE_TEST_GOLDEN", "") == "write"  # here: tests see no variable of ours
@@ -76,6 +76,18 @@ CASES = {
     "rename": ["rename trial attempt", "rename attempt nightly"],
     "pin": ["pin nightly after-clean", "show nightly", "pin nightly after-clean --off"],
     "resolve": ["resolve mailing mail", "resolve mailing mial --happened", "resolve broken x --did-not"],
+    "answer": [
+        "show report",
+        "show report --json",
+        "runs --status paused",
+        "answer report approve yes",
+        "answer report pages many",
+        "answer report pages 12",
+        "answer report page 12",
+        "answer nightly pages 12",
+        "show report",
+        "events report --since 4",
+    ],
     "rm": ["rm trial", "rm trial broken --yes", "runs"],
     "prune": [
         "prune --keep last --dry-run",
@@ -103,6 +115,9 @@ def test_a_command_prints_what_it_printed(
     sample()
     if name in ("why", "diff", "plan", "adopt", "audit"):
         project()
+    if name == "answer":
+        question()
+        capsys.readouterr()
     Path("pytest.ini").write_text("no runs in here")
     told = ""
     for command in CASES[name]:

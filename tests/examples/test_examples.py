@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlparse
 
 import pytest
 
+from oncemore import History
 from tests.processes import SRC
 
 EXAMPLES = SRC.parent / "examples"
@@ -180,3 +181,12 @@ def test_an_etl_brings_its_files_back_and_announces_once(tmp_path: Path, postbox
     assert f"receipt receipt {postbox.taken[0]}" in out
     assert finish("etl.py", str(folder), postbox.url)[1] == out
     assert len(postbox.taken) == 1
+
+
+def test_the_approval_waits_for_its_answer_and_goes_on_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = finish("approve.py")
+    assert (code, out) == (75, "writing\n")
+    assert "oncemore answer report publish yes" in err
+    History().answer("report", "publish", "yes")
+    assert finish("approve.py") == (0, "published\n", "")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oncemore import Run, UsageError, checkpoint_scope, checkpointed, current_run
+from oncemore import CheckpointWarning, Run, UsageError, checkpoint_scope, checkpointed, current_run
 from tests.processes import Script
 from tests.unit.again import scope
 
@@ -187,3 +187,8 @@ def test_workers_refresh_as_well(script: Script) -> None:
     assert script(source).lines == ["ran 1", "ran 2", "[1, 2]"]
     assert script(source).lines == ["[1, 2]"]
     assert script(source, "again").lines == ["ran 1", "ran 2", "[1, 2]"]
+
+
+def test_a_name_to_refresh_that_no_step_has_is_a_warning() -> None:
+    with pytest.warns(CheckpointWarning, match=r"refresh=\['laod'\]: no step or loop has this name. Did you mean load"):
+        scope(lambda run: load(1), refresh=["laod"])

@@ -25,13 +25,13 @@ from .output import version_of
 from .plan import adopt, audit, plan
 from .prune import prune, rm
 from .repair import repair
-from .rollback import fork, pin, rename, resolve, rollback
+from .rollback import answer, fork, pin, rename, resolve, rollback
 from .runs import events, runs, show
 from .verify import verify
 from .why import diff, why
 
 _COMMANDS: list[click.Command] = [
-    *(runs, show, events, why, diff, get, plan, adopt, audit, rollback, fork, rename, pin, resolve),
+    *(runs, show, events, why, diff, get, plan, adopt, audit, rollback, fork, rename, pin, resolve, answer),
     *(rm, prune, memo, export, import_, verify, doctor, key, repair, completion),
 ]
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"{code:5}  {meaning}" for code, meaning in MEANINGS.items())

@@ -23,6 +23,7 @@ _STYLES = {
     "failed": "red",
     "killed": "red",
     "interrupted": "yellow",
+    "paused": "yellow",
     "forked": "magenta",
     "ok": "green",
     "note": "yellow",

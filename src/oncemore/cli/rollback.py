@@ -1,4 +1,4 @@
-"""Commands that change a run's history without removing anything: `rollback`, `fork`, `rename`, `pin`, `resolve`."""
+"""Commands that change a run's history without removing anything: `rollback`, `fork`, `rename`, `pin`, `resolve`, `answer`."""
 
 from __future__ import annotations
 
@@ -142,3 +142,18 @@ def resolve(run: str, which: str, happened: bool | None, result: str | None, sto
     click.echo(
         f"run {run}: {which} {'is done and will not run again' if happened else 'will run again with the next start'}"
     )
+
+
+@click.command()
+@options.run
+@click.argument("which", metavar="NAME|NODE")
+@click.argument("value")
+@options.store
+def answer(run: str, which: str, value: str, store: str | None) -> None:
+    """Answer a question of `run.ask`.
+
+    `show` lists the questions that RUN waits for. The NAME is enough unless several have it. VALUE is one of the choices, or a
+    text or number, as the script asks for. Then start the script again.
+    """
+    found = open_history(store).answer(run, which, value)
+    click.echo(f"run {run}: {which} is answered with {found!r}; run the script again to continue")

@@ -10,13 +10,14 @@ from datetime import datetime, timezone
 import click
 
 from .. import Checkpoint, RunRecord, Summary, UsageError
-from ..events import Event, RunFailed
+from ..ask import shown
+from ..events import Asked, Event, RunFailed
 from ..settings import duration, seconds, size
 from . import options
 from .options import open_history
 from .output import Part, columns, on_terminal, plural, print_json, print_tables, printable, timestamp
 
-_STATUSES = ("running", "finished", "failed", "interrupted", "killed", "forked")
+_STATUSES = ("running", "finished", "failed", "interrupted", "paused", "killed", "forked")
 _RUNS = columns(
     *("run", "status", "updated", "nodes", "size", "attempts", "workflow", "parent"),
     numbers=("nodes", "size", "attempts"),
@@ -26,6 +27,7 @@ _STEPS = columns("step", *_COUNTS, numbers=_COUNTS)
 _CHECKPOINTS = columns(
     "checkpoint", "name or node", "time", "stored", "pinned", "metadata", numbers=("stored",), text="metadata"
 )
+_QUESTIONS = columns("question", "node", "asked", "choices or type", text="question")
 _UNKNOWN = columns("unknown outcome", "begun", "key")
 _FOR_PROGRAMS = {"seq", "time", "lane", "traceback", "fingerprint", "entry", "snapshot", "behind", "replaces"}
 
@@ -61,11 +63,17 @@ def runs(
     as_json: bool,
 ) -> None:
     """List the runs, most recently updated first."""
-    found = open_history(store).runs(workflow=workflow, status=status, since=since, limit=limit)
+    history = open_history(store)
+    found = history.runs(workflow=workflow, status=status, since=since, limit=limit)
     if as_json:
         print_json([dataclasses.asdict(run) for run in found])
     elif found:
-        print_tables((_RUNS, [_run_row(run) for run in found]))
+        paused = [run.id for run in found if run.status == "paused"]
+        questions = [(run_id, asked) for run_id in paused for asked in history.questions(run_id)]
+        print_tables(
+            (_RUNS, [_run_row(run) for run in found]),
+            *(f"{run_id} waits for an answer: {shown(asked.question, asked.choices)}" for run_id, asked in questions),
+        )
     else:
         click.echo("No runs found.", err=True)
 
@@ -83,6 +91,7 @@ def show(run: str, store: str | None, as_json: bool) -> None:
     history = open_history(store)
     found = history.run(run)
     summary, checkpoints = found.summary(), found.checkpoints
+    questions = history.questions(run)
     unknown = [] if summary.status == "running" else history.unknown_outcomes(run)  # its steps may still be in progress
     error = next((e.error for e in reversed(list(found.events())) if isinstance(e, RunFailed)), "")
     error = error if summary.status == "failed" else ""
@@ -90,6 +99,7 @@ def show(run: str, store: str | None, as_json: bool) -> None:
         fields = {**summary.as_dict(), "workflow": found.workflow, "error": error}
         fields["checkpoints"] = [checkpoint.as_dict() for checkpoint in checkpoints]
         fields["unknown_outcomes"] = [dataclasses.asdict(each) for each in unknown]
+        fields["questions"] = [_fields(each) for each in questions]
         print_json(fields)
         return
     parts: list[Part] = [_headline(summary, found.workflow)]
@@ -99,11 +109,19 @@ def show(run: str, store: str | None, as_json: bool) -> None:
         rows = [(each.node, timestamp(each.begun), each.key) for each in unknown]
         advice = f"Find out what happened, then run: oncemore resolve {run} NODE --happened | --did-not"
         parts += ["", (_UNKNOWN, rows), advice]
+    if questions:
+        advice = f"Answer with: oncemore answer {run} NODE VALUE, then run the script again"
+        parts += ["", (_QUESTIONS, [_question_row(each) for each in questions]), advice]
     if summary.steps:
         parts += ["", (_STEPS, _step_rows(summary))]
     if checkpoints:
         parts += ["", (_CHECKPOINTS, [_checkpoint_row(checkpoint) for checkpoint in checkpoints])]
     print_tables(*parts)
+
+
+def _question_row(asked: Asked) -> tuple[str, ...]:
+    when = timestamp(datetime.fromtimestamp(asked.time, timezone.utc))
+    return (asked.question, asked.node, when, ", ".join(map(str, asked.choices)) or asked.type)
 
 
 def _headline(summary: Summary, workflow: str | None) -> str:

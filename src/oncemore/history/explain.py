@@ -181,7 +181,7 @@ def compared(before: Dependencies, now: Dependencies) -> Iterator[Change]:
     if not found and before.code != now.code:
         yield Change("code", "code changed")
     for name in sorted(before.packages.keys() & now.packages.keys()) if found else ():
-        if before.packages[name] != now.packages[name]:
+        if before.packages[name] != now.packages[name] and f"package {name}" not in now.code:
             then, today = before.packages[name], now.packages[name]
             yield Change(
                 f"package {name}", f"{name} {then} -> {today} (recorded, not compared)", before=then, after=today
@@ -199,7 +199,8 @@ def _differing(
         then, today = before.get(name), now.get(name)
         if then is None and today is not None:
             if before:  # otherwise nothing is known about the earlier call
-                yield Change(name, f"{name} is new{_at(today)}", today.where, after=today.shown)
+                news = "is compared now" if name.startswith("package ") else f"is new{_at(today)}"
+                yield Change(name, f"{name} {news}", today.where, after=today.shown)
         elif today is None and then is not None:
             yield Change(name, f"{name} is gone", before=then.shown)
         elif then is not None and today is not None and then.digest != today.digest:

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any, Union
 
-from .. import current, effects_once, events, records
+from .. import ask, current, effects_once, events, records
 from ..codec.keyed import claim, keyed
 from ..effects_once import Unknown
 from ..entries import RunEntries
@@ -149,6 +149,17 @@ class History:
         inherited_from = target.log if target.log != log else ""
         event = events.CheckpointPinned(checkpoint=target.number, pinned=pinned, log=inherited_from)
         self.store.commit(append={log: [records.signed(log, event, secret())]})
+
+    def questions(self, run_id: str) -> list[events.Asked]:
+        """The questions of `run.ask` that the run waits for."""
+        return ask.pending(self.store, records.read(self.store, run_id))
+
+    def answer(self, run_id: str, which: str, value: Any) -> Any:
+        """Answer a question, given by its name or node. `value` is the answer or its text; returns the answer.
+
+        The run uses it when the script is started again. It is a checkpoint, which can be rolled back or forgotten like others.
+        """
+        return ask.answer(self.store, run_id, which, value)
 
     def unknown_outcomes(self, run_id: str) -> list[Unknown]:
         """The interrupted steps with effect="once". Whether their effects happened is for you to find out."""

@@ -13,7 +13,17 @@ from .. import records
 from ..codec import MAGIC, Decoded, encode, unseal
 from ..codec.keyed import claim
 from ..errors import CheckpointWarning, IntegrityError, UsageError
-from ..events import Event, Forked, RunFailed, RunFinished, RunInterrupted, RunResumed, RunStarted, StepCompleted
+from ..events import (
+    Event,
+    Forked,
+    RunFailed,
+    RunFinished,
+    RunInterrupted,
+    RunPaused,
+    RunResumed,
+    RunStarted,
+    StepCompleted,
+)
 from ..keys import (
     EVENTS,
     FORKS,
@@ -33,7 +43,12 @@ from ..settings import key_id, key_source, secret
 from ..stores import Bytes, Store, open_store, repair_store
 from .timeline import count, timeline
 
-_ENDINGS: dict[type[Event], str] = {RunFinished: "finished", RunFailed: "failed", RunInterrupted: "interrupted"}
+_ENDINGS: dict[type[Event], str] = {
+    RunFinished: "finished",
+    RunFailed: "failed",
+    RunInterrupted: "interrupted",
+    RunPaused: "paused",
+}
 _SMALL = 1 << 15  # bytes; a node's own entry that points to a variant is smaller
 
 

@@ -25,6 +25,7 @@ DATA = "~"  # separates the digest of the code from the digest of the data it re
 
 Key = Union[Callable[..., object], Mapping[str, Callable[[Any], object]]]
 Reach = Literal["deep", "own", "version"]
+Packages = Literal["record", "compare"]
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ class Identity:
         code: Reach = "deep",
         inputs: Collection[str] = (),
         redact: Collection[str] = (),
+        packages: Packages = "record",
     ) -> None:
         self.step = step
         parameters = tuple(inspect.signature(function).parameters.values())
@@ -134,13 +136,19 @@ class Identity:
             raise UsageError(
                 f"step {step}: code='version' needs version=...; without it, no edit would ever run the step again"
             )
+        check_packages(f"step {step}", packages)
+        if code == "version" and packages == "compare":
+            raise UsageError(
+                f"step {step}: packages='compare' needs code='deep' or 'own', which say what packages it uses"
+            )
+        self._compares_versions = packages == "compare"
         self._relevant = [(i, name, keys.get(name)) for i, name in enumerate(self.names) if name not in ignore]
         self.contents = [name for _, name, key in self._relevant if key is None]  # identified by their content
         self.part_names = ["key"] if callable(key) else [f"argument `{name}`" for _, name, _ in self._relevant]
         self.plain = not (keys or ignore or callable(key))  # every argument is identified by its content
         named: dict[str, Any] = {**dict.fromkeys(inputs, INPUTS), **({WHOLE_KEY: key} if callable(key) else key or {})}
         self.naming = CallNaming(function, step, parameters, tuple(sorted(ignore)), named)
-        self._last: tuple[WalkResult | None, str] | None = None
+        self._last: tuple[WalkResult | None, bool, str] | None = None
         self._version = version
         self._function, self._module = function, ""
         self._code = None if code == "version" else Code(function, code)
@@ -191,16 +199,23 @@ class Identity:
                 parts[part] = replace(parts[part], shown=f"content of {short(arguments.bound[i])}")
         return parts
 
-    def look(self) -> Behaviour:
-        """The code and the data it reads, as they are now. FingerprintError names whatever has no identity."""
+    def look(self, *, versions: bool = False) -> Behaviour:
+        """The code and the data it reads, as they are now. FingerprintError names whatever has no identity.
+
+        With `versions`, or if the step says so, the versions of the packages that the code uses are part of it.
+        """
         try:
             result = self._code.current() if self._code else None
         except FingerprintError as error:
             raise FingerprintError(error.kind, error.path, error.part, self.step) from error
-        if self._last is None or self._last[0] is not result:
+        versions = result is not None and (versions or self._compares_versions or result.compares_versions)
+        if self._last is None or self._last[0] is not result or self._last[1] is not versions:
             self._module = module_name(self._function)
-            self._last = result, digest((result.code if result else b"", self._version, self._module)).hex()
-        return Behaviour(self._last[1], result, self._version, self._module)
+            pieces: tuple[Any, ...] = (result.code if result else b"", self._version, self._module)
+            if versions and result is not None:
+                pieces += tuple((name, part.digest) for name, part in result.versions.items())
+            self._last = result, versions, digest(pieces).hex()
+        return Behaviour(self._last[2], result, self._version, self._module, versions=versions)
 
 
 class Behaviour:
@@ -210,10 +225,13 @@ class Behaviour:
     function can change the data.
     """
 
-    __slots__ = ("_code", "_module", "_result", "_version", "data", "digest", "digests", "spaces")
+    __slots__ = ("_code", "_module", "_result", "_version", "_versions", "data", "digest", "digests", "spaces")
 
-    def __init__(self, code: str, result: WalkResult | None, version: str | None, module: str) -> None:
+    def __init__(
+        self, code: str, result: WalkResult | None, version: str | None, module: str, *, versions: bool = False
+    ) -> None:
         self._code, self._result, self._version, self._module = code, result, version, module
+        self._versions = versions
         self.data: list[Datum] = result.data if result else []
         self.digests: list[bytes] = result.digests if result else []
         self.spaces: dict[str, Any] = result.spaces if result else {}
@@ -247,9 +265,13 @@ class Behaviour:
 
     @property
     def parts(self) -> dict[str, Part]:
-        """One part per piece of code, one for the version, one for the module (two modules may have steps of one name)."""
+        """One part per piece of code, one for the version, one for the module (two modules may have steps of one name).
+
+        With packages="compare", also one per package.
+        """
         parts = {
             **(self._result.parts if self._result else {}),
+            **(self._result.versions if self._result and self._versions else {}),
             "module": Part(digest(self._module).hex(), shown=self._module),
         }
         if self._version is None:
@@ -263,8 +285,14 @@ class Behaviour:
 
     @property
     def packages(self) -> dict[str, str]:
-        """The installed packages that the code uses, with their versions. Recorded, not compared."""
+        """The installed packages that the code uses, with their versions. Recorded, and only compared as parts of the code."""
         return self._result.packages if self._result else {}
+
+
+def check_packages(whose: str, packages: object) -> None:
+    """UsageError unless `packages` is an option that exists."""
+    if packages not in ("record", "compare"):
+        raise UsageError(f"{whose}: packages={packages!r} is not one of 'record', 'compare'")
 
 
 def _unused(name: str, taken: Collection[str]) -> str:

@@ -41,6 +41,7 @@ _ASCII = str.maketrans({"●": "*", "✓": "+", "✗": "x", "←": "<-", "→": 
 _STYLES = {
     r"^[●✓]|(\b\d+ )?\bran\b": "green",
     r"^✗|(\b\d+ )?\b(failed|interrupted)\b": "red",
+    r"(\b\d+ )?\bpaused\b": "yellow",
     r"(\b\d+ )?\breused\b|\brunning\b": "dim",
     r"← .*|not kept$": "yellow",
 }
@@ -292,7 +293,7 @@ class Line:
         """The line without the name."""
         one = self.counts.total() == 1 and not self.total
         words = [f"{self.done}/{self.total}"] * bool(self.total)
-        for word in ("reused", "ran", "failed", "interrupted"):
+        for word in ("reused", "ran", "failed", "interrupted", "paused"):
             if self.counts[word]:
                 words.append(word if one else f"{self.counts[word]} {word}")
         text = f"{'  '.join(words):<6}"
@@ -348,10 +349,10 @@ class Report:
                 line.error = f"  {event.error}" + ("" if line.total else "  → fix it and run again")
                 self._ended(line, "failed", event.seconds)
 
-    def interrupted(self, step: str, seconds: float) -> None:
-        """A node was interrupted by Ctrl-C or cancellation."""
+    def interrupted(self, step: str, seconds: float, *, paused: bool = False) -> None:
+        """A node was interrupted by Ctrl-C or cancellation, or `paused` by a question."""
         with _lock:
-            self._ended(self._line(step), "interrupted", seconds)
+            self._ended(self._line(step), "paused" if paused else "interrupted", seconds)
 
     def reused(self, step: str, seconds: float, times: int = 1) -> None:
         with _lock:
@@ -448,7 +449,8 @@ class Report:
             if self._run.unkept:
                 self.lines.line(f"! {self._run.unkept_line}")
             if last := self._last(end, error):
-                self.lines.line(f"{'✓' if isinstance(end, events.RunFinished) else '✗'} {' · '.join(last)}")
+                mark = "✓" if isinstance(end, events.RunFinished) else "●" if isinstance(end, events.RunPaused) else "✗"
+                self.lines.line(f"{mark} {' · '.join(last)}")
             _open.remove(self)
             if self._records is not None:
                 self._records.close()
@@ -457,10 +459,11 @@ class Report:
     def _last(self, end: events.Event, error: BaseException | None) -> list[str]:
         run, interrupted = self._run, isinstance(end, events.RunInterrupted)
         kept = run.ran.total() + run.reused.total() - self._unkept
-        parts = ["interrupted"] * interrupted
+        paused = isinstance(end, events.RunPaused)
+        parts = ["interrupted"] * interrupted + ["paused"] * paused
         if run.reused:
             parts.append(f"{duration(run.seconds_saved, milliseconds=True)} saved")
-        if kept and (interrupted or not run.reused):
+        if kept and (interrupted or paused or not run.reused):
             parts.append(f"{kept} result{'s' * (kept != 1)} kept")
         if isinstance(end, events.RunFailed):
             parts = parts or ["failed"]

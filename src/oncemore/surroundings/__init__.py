@@ -7,7 +7,7 @@ the result, so objects that they share stay shared. A step without effects costs
 
 from __future__ import annotations
 
-from . import capture, figures, inputs, objects, outputs, process, rng, state
+from . import block_variables, capture, figures, inputs, objects, outputs, process, rng, state
 from .protocol import CallContext as CallContext
 from .protocol import Surrounding as Surrounding
 from .protocol import Watcher as Watcher
@@ -30,6 +30,7 @@ _OURS: tuple[Surrounding, ...] = (
     outputs.Files(),  # before the process: relative paths are those of the folder in which the step began
     objects.Arguments(),
     objects.Globals(),
+    block_variables.BlockVariables(),
     state.StateKind(),
     rng.Generators(),
     process.Process(),

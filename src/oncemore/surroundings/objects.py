@@ -151,6 +151,9 @@ def _note(datum: Datum) -> Note:
 def _names(context: CallContext) -> dict[str, dict[str, Any]]:
     """The values of names in the classes and modules that the step reaches, without those known as data."""
     known = {datum.key for datum in context.data.values()}
+    block = context.options.get("block")
+    if block is not None:  # see block_variables.py
+        known.update(block.keys())
     return {
         space: {
             name: value

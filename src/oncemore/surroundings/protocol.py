@@ -205,7 +205,7 @@ class Watcher:
         """Whether the call can have effects of this kind."""
         if kind.name in self.context.inner:
             return True
-        has_option = not kind.option or self.context.options[kind.option]
+        has_option = not kind.option or bool(self.context.options.get(kind.option))
         return has_option and (not kind.library or loaded(kind.library) is not None)
 
     def returned(self) -> None:

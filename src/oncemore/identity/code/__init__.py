@@ -16,6 +16,7 @@ from ...errors import FingerprintError
 from ...modules import is_project_file, is_project_module, module_of, name_of_namespace
 from .. import library_settings
 from ..display import Part, is_secret, masked, short
+from ..values import digest
 from ..values.builtin_types import WHOLE
 from ..values.parts import Parts, canonical_module
 from .bytecode_reads import all_codes, instructions, reads
@@ -107,6 +108,26 @@ class WalkResult:
     @functools.cached_property
     def packages(self) -> dict[str, str]:
         return _versions(self._walk.foreign.difference(sys.stdlib_module_names))
+
+    @property
+    def compares_versions(self) -> bool:
+        """Whether the code calls a step with packages="compare"."""
+        return self._walk.compares_versions
+
+    @functools.cached_property
+    def versions(self) -> dict[str, Part]:
+        """One part per installed package that the code uses, for packages="compare": by import name, with the version."""
+        found = self.packages
+        unknown = self._walk.foreign.difference(sys.stdlib_module_names, found)
+        if unknown:
+            from importlib.metadata import packages_distributions, version  # slow; `yaml` is of the distribution PyYAML
+
+            known = packages_distributions()
+            found = {
+                **found,
+                **{each: version(each) for name in unknown for each in known.get(name, ())},
+            }
+        return {f"package {name}": Part(digest(found[name]).hex(), shown=found[name]) for name in sorted(found)}
 
 
 class Code:

@@ -126,6 +126,8 @@ def without_step(value: Any) -> Any:
 def step_part(walk: Walk, value: Any) -> bytes:
     """A digest of the options that a step declares to be part of its code."""
     declared = getattr(value, "__checkpoint_code__", None) if module_of(type(value)).startswith("oncemore.") else None
+    if declared is not None and "packages" in declared:
+        walk.compares_versions = True
     return b"" if declared is None else digest(declared)
 
 

@@ -34,7 +34,7 @@ from .bytecode_reads import CONSTANTS, Import, all_codes, instructions, reads
 
 EDITION = 3  # of the format of listings and of `key_of`: listings of other editions are ignored
 _MAKER = f"{EDITION} {sys.implementation.name} {sys.version} {sys.flags.optimize}"
-_FUTURES: int = functools.reduce(
+FUTURES: int = functools.reduce(
     operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 )
 UNREADABLE = (SyntaxError, ValueError, RecursionError)  # ValueError: a NUL byte, a constant that no compiler makes
@@ -78,13 +78,14 @@ class Listing(NamedTuple):
 
 
 _owns: dict[tuple[str, CodeType], Own] = {}
+_defined: dict[tuple[str, CodeType], Own] = {}  # functions made from syntax trees, see `define`
 _files: dict[str, tuple[bytes, Listing]] = {}  # by path: the source that functions were found in
 
 
 def own(code: CodeType, namespace: dict[str, Any]) -> Own:
     """The function's own identity: from its tree, or else from its code object."""
     key = (code.co_filename, code)  # code objects are equal only if names, constants and lines agree
-    known = _owns.get(key)
+    known = _owns.get(key) or _defined.get(key)
     if known is None:
         if len(_owns) > 20_000:  # the program keeps making code
             _owns.clear()
@@ -93,6 +94,12 @@ def own(code: CodeType, namespace: dict[str, Any]) -> Own:
             code.co_firstlineno, 0, _digest_of_code(code), None, reads(code).imports
         )
     return known
+
+
+def define(code: CodeType, node: _Function, line: int, last: int, source: bytes) -> None:
+    """Identify code that was compiled from this tree alone, which was taken from these lines of a source text."""
+    digest, names, imports = _digest_of_function(node)
+    _defined[code.co_filename, code] = Own(line, last, digest, names, tuple(starmap(Import, imports)), source)
 
 
 def _from_source(code: CodeType, namespace: dict[str, Any]) -> Own | None:
@@ -108,7 +115,7 @@ def _from_source(code: CodeType, namespace: dict[str, Any]) -> Own | None:
 def _find(code: CodeType, text: bytes) -> Own | None:
     path = code.co_filename
     try:
-        listing = _listing(text, path, code.co_flags & _FUTURES, code.co_name == "<lambda>")
+        listing = _listing(text, path, code.co_flags & FUTURES, code.co_name == "<lambda>")
         found = listing.find(code)
     except UNREADABLE:
         return None

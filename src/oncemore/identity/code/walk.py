@@ -117,6 +117,7 @@ class Walk:
         self.data: dict[str, Datum] = {}
         self.watch = Watch()
         self.foreign: set[str] = set()  # the packages, not the project's, that the code uses
+        self.compares_versions = False  # whether it reaches a step with packages="compare"
         self.units_in_values: dict[int, object] = {}  # functions, classes and modules found inside values
 
         # What the code assigns and introspects: as known before the walk, and with what the walk has found.
