@@ -17,14 +17,14 @@ FACE = "__init__"  # the public names
 # The six layers, from the innermost to the outermost. A room is a module or a subpackage; it may import its own layer
 # and those before it. A module of a subpackage that is named here lies further in than the rest of it.
 LAYERS: dict[str, set[str]] = {
-    "primitives": {"errors", "modules", "current", "events", "settings", "stores.buffers"},
+    "primitives": {"errors", "modules", "current", "events", "settings", "stores.buffers", "timeouts"},
     "codec and stores": {"codec", "stores", "files", "flight", "keys"},
     "identity and surroundings": {"identity", "surroundings"},
     "entries and records": {
         *("records", "node", "entries", "effects_once"),
         *("history.timeline", "history.summary", "history.explain"),
     },
-    "scope, call and step": {"session", "run", "map", "loop", "scope", "generators", "call", "step", "result"},
+    "scope, call and step": {"session", "run", "map", "loop", "scope", "generators", "call", "retries", "step", "result"},
     "outer rooms": {"history", "retention", "rehearsal", "report", "cli", "testing", FACE},
 }
 RANK = {room: rank for rank, rooms in enumerate(LAYERS.values()) for room in rooms}
@@ -34,7 +34,7 @@ STORES = {"stores", "stores.buffers", "errors", "modules"}  # a store knows noth
 HEAVY = {
     *("numpy", "pandas", "polars", "pyarrow", "joblib", "attr", "hypothesis", "pytest"),
     *("psycopg", "redis", "obstore", "dask", "ray", "rich", "click", "IPython"),
-    *("langgraph", "sklearn"),
+    *("langgraph", "sklearn", "tenacity"),
 }
 
 # Rooms that a script enters only if it asks for them: they are imported where they are needed.

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from typing import Any, Generic, Protocol, TypeVar
 
 from .errors import StoreError, log, trimmed, warn
@@ -68,6 +68,13 @@ class Blocking(Generic[T]):
             raise
 
 
+stopping: ContextVar[threading.Event | None] = ContextVar("oncemore_stopping", default=None)  # set when a map ends early
+
+
+class Stopped(BaseException):
+    """The map that this call belongs to ends early, because of another call or Ctrl-C, and this call was only waiting."""
+
+
 class Pause:
     """A request to sleep."""
 
@@ -75,7 +82,11 @@ class Pause:
         self._seconds = seconds
 
     def now(self) -> None:
-        time.sleep(self._seconds)
+        event = stopping.get()
+        if event is None:
+            time.sleep(self._seconds)
+        elif event.wait(self._seconds):
+            raise Stopped
 
     async def later(self) -> None:
         import asyncio

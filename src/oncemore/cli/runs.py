@@ -23,6 +23,8 @@ _RUNS = columns(
 )
 _COUNTS = ("ran", "reused", "failed", "spent", "saved", "size", "stored")
 _STEPS = columns("step", *_COUNTS, numbers=_COUNTS)
+_COUNTS_WITH_RETRIES = (*_COUNTS[:3], "retried", *_COUNTS[3:])
+_STEPS_WITH_RETRIES = columns("step", *_COUNTS_WITH_RETRIES, numbers=_COUNTS_WITH_RETRIES)
 _CHECKPOINTS = columns(
     "checkpoint", "name or node", "time", "stored", "pinned", "metadata", numbers=("stored",), text="metadata"
 )
@@ -100,7 +102,7 @@ def show(run: str, store: str | None, as_json: bool) -> None:
         advice = f"Find out what happened, then run: oncemore resolve {run} NODE --happened | --did-not"
         parts += ["", (_UNKNOWN, rows), advice]
     if summary.steps:
-        parts += ["", (_STEPS, _step_rows(summary))]
+        parts += ["", (_STEPS_WITH_RETRIES if summary.total.retried else _STEPS, _step_rows(summary))]
     if checkpoints:
         parts += ["", (_CHECKPOINTS, [_checkpoint_row(checkpoint) for checkpoint in checkpoints])]
     print_tables(*parts)
@@ -117,6 +119,7 @@ def _step_rows(summary: Summary) -> list[tuple[str, ...]]:
     return [
         (
             *(each.step, f"{each.ran:,}", f"{each.reused:,}", f"{each.failed:,}"),
+            *([f"{each.retried:,}"] if summary.total.retried else []),
             *(duration(each.seconds), duration(each.seconds_saved), size(each.raw_bytes), size(each.stored_bytes)),
         )
         for each in (*summary.steps, *([summary.total._replace(step="(all)")] if len(summary.steps) > 1 else []))
