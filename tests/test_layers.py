@@ -24,7 +24,18 @@ LAYERS: dict[str, set[str]] = {
         *("records", "node", "entries", "effects_once"),
         *("history.timeline", "history.summary", "history.explain"),
     },
-    "scope, call and step": {"session", "run", "map", "loop", "scope", "generators", "call", "retries", "step", "result"},
+    "scope, call and step": {
+        "session",
+        "run",
+        "map",
+        "loop",
+        "scope",
+        "generators",
+        "call",
+        "retries",
+        "step",
+        "result",
+    },
     "outer rooms": {"history", "retention", "rehearsal", "report", "cli", "testing", FACE},
 }
 RANK = {room: rank for rank, rooms in enumerate(LAYERS.values()) for room in rooms}

@@ -107,8 +107,9 @@ class Tries:
     def event(self, node: Node, error: Exception, seconds: float) -> StepRetried:
         """The attempt has failed, and there is another one."""
         assert self._attempts is not None
-        fields = {"attempt": self._attempts.number - 1, "most": self._attempts.most, "wait": self.wait}
-        return StepRetried(**node.about(), **fields, error=f"{type(error).__name__}: {error}", seconds=seconds)
+        message = f"{type(error).__name__}: {error}"
+        number, most = self._attempts.number - 1, self._attempts.most
+        return StepRetried(**node.about(), attempt=number, most=most, error=message, wait=self.wait, seconds=seconds)
 
 
 @dataclass(eq=False, slots=True)
@@ -172,7 +173,9 @@ class Recorded:
 _refreshing: set[str] = set()  # the nodes whose stale results are being refreshed in this process
 _tasks: set[Any] = set()  # an event loop holds its tasks weakly
 
-_SHARED = frozenset(["arguments", "globals", "state", "random"])  # effects on what the body of another attempt can change
+_SHARED = frozenset(
+    ["arguments", "globals", "state", "random"]
+)  # effects on what the body of another attempt can change
 _CHANGES_ELSEWHERE = "its changes were recorded with a step that ran at the same time and is not skipped"
 
 
@@ -586,7 +589,9 @@ class Definition:
         try:
             effects = watcher.effects()
             if tries.running_late and not _SHARED.isdisjoint(effects):
-                raise CodecError("an attempt that took too long was still running, and may have made some of the changes")
+                raise CodecError(
+                    "an attempt that took too long was still running, and may have made some of the changes"
+                )
         except (CodecError, StoreError) as error:
             yield Blocking(functools.partial(run.not_saved, node, str(error), seconds=elapsed))
             return value
@@ -644,7 +649,9 @@ class Definition:
                 stopping.reset(stop)
                 leave()
                 current.leave(token)
-            unknown = self.once and (isinstance(failure, OutputMissing) or tries.ended(failure))  # the body may have done it
+            unknown = self.once and (
+                isinstance(failure, OutputMissing) or tries.ended(failure)
+            )  # the body may have done it
             again = not unknown and tries.want_another(failure)
             if self.policy is not None:
                 again = self._undo(watcher, again)

@@ -68,7 +68,9 @@ class Blocking(Generic[T]):
             raise
 
 
-stopping: ContextVar[threading.Event | None] = ContextVar("oncemore_stopping", default=None)  # set when a map ends early
+stopping: ContextVar[threading.Event | None] = ContextVar(
+    "oncemore_stopping", default=None
+)  # set when a map ends early
 
 
 class Stopped(BaseException):

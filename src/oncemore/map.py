@@ -141,7 +141,7 @@ class Pace:
     """
 
     def __init__(self, rate: str, step: Definition | None) -> None:
-        count, slash, unit = rate.partition("/") if isinstance(rate, str) else ("", "", "")  # pyright: ignore
+        count, slash, unit = str(rate).partition("/")
         try:
             self._interval = seconds(unit if unit[:1].isdigit() else f"1{unit}") / float(count)
         except (UsageError, ValueError, ZeroDivisionError):
@@ -172,7 +172,9 @@ def _step_of(step: Any) -> Definition | None:
     unbound = step._self_parts()[0]
     definition: Definition = unbound._self_definition
     if definition.yields:
-        raise UsageError(f"step {definition.name} is a generator, which runs when it is read: rate= has no effect on it")
+        raise UsageError(
+            f"step {definition.name} is a generator, which runs when it is read: rate= has no effect on it"
+        )
     return definition if unbound._self_find_run() is not None else None
 
 

@@ -33,9 +33,7 @@ def policy_of(option: Any, step: str) -> Policy | None:
     try:
         import tenacity
     except ImportError:
-        raise UsageError(
-            f"step {step}: retries= needs the package tenacity: pip install 'oncemore[retry]'"
-        ) from None
+        raise UsageError(f"step {step}: retries= needs the package tenacity: pip install 'oncemore[retry]'") from None
     if isinstance(option, int) and not isinstance(option, bool) and option > 0:
         wait = tenacity.wait_exponential_jitter(_FIRST_WAIT, _LONGEST_WAIT)
         return Policy(tenacity.Retrying(stop=tenacity.stop_after_attempt(option + 1), wait=wait))
@@ -86,7 +84,7 @@ class Attempts:
             return None
         self._state.set_exception((type(error), error, error.__traceback__))
         try:
-            wait = self._retrying.iter(self._state)
+            wait: Any = self._retrying.iter(self._state)
         except Exception as raised:
             if raised is error or isinstance(raised, self._retrying.retry_error_cls):
                 return None

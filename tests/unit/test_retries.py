@@ -27,7 +27,6 @@ from oncemore import (
     OutputMissing,
     UnknownOutcome,
     UsageError,
-    checkpoint_scope,
     checkpointed,
     current_run,
 )

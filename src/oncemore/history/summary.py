@@ -61,7 +61,9 @@ class Summary:
 
     def _rows(self) -> list[tuple[str, ...]]:
         retried = ["retried"] if self.total.retried else []  # a column only if it says something
-        rows: list[tuple[str, ...]] = [("step", "ran", "reused", "failed", *retried, "spent", "saved", "bytes", "stored")]
+        rows: list[tuple[str, ...]] = [
+            ("step", "ran", "reused", "failed", *retried, "spent", "saved", "bytes", "stored")
+        ]
         for step in (*self.steps, self.total):
             spent = (
                 f"{step.seconds:.1f} s",

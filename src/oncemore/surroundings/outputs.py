@@ -238,7 +238,9 @@ class _Backup:
         self._folder = ""
         self._links: dict[str, str] = {}
         self._folders: set[str] = set()
-        self._files: dict[str, tuple[str, os.stat_result]] = {}  # copies, empty without `outputs_keep`, and what they were
+        self._files: dict[
+            str, tuple[str, os.stat_result]
+        ] = {}  # copies, empty without `outputs_keep`, and what they were
         self._matched = {self._paths.full(name) for output, names in found if output.rest for name in names}
         self._trouble = ""  # why there is no backup
         try:

@@ -58,7 +58,9 @@ class CallContext:
     files: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])  # files it read: size, time and digest
     first: bool = True  # False while a generator computes any item but its first
     generators_before: dict[str, Any] = field(default_factory=dict[str, Any])  # random generators before the first item
-    backups: dict[str, list[Backup]] = field(default_factory=dict[str, list[Backup]])  # by kind, for a step with `retries`
+    backups: dict[str, list[Backup]] = field(
+        default_factory=dict[str, list[Backup]]
+    )  # by kind, for a step with `retries`
     value: Any = None  # what the step returned
 
     @property
