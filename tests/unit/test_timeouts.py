@@ -574,3 +574,34 @@ def test_outside_of_a_scope_nothing_is_limited() -> None:
     assert ask() == 1
     with pytest.raises(StepTimeout):
         scope(lambda run: ask())
+
+
+SHARED: list[str] = []
+
+
+def test_what_an_abandoned_body_does_to_shared_data_counts_for_the_steps_that_run() -> None:
+    """A limit of Python: see "Steps that were abandoned" in docs/explanation/guarantees.md."""
+    go, done = threading.Event(), threading.Event()
+
+    @checkpointed(timeout=SHORT, ignore=["go", "done"])
+    def late(go: threading.Event, done: threading.Event) -> None:
+        go.wait()
+        SHARED.append("late")
+        done.set()
+
+    @checkpointed(ignore=["go", "done"])
+    def other(go: threading.Event, done: threading.Event) -> int:
+        go.set()
+        done.wait()
+        return len(SHARED)
+
+    def body(run: Any) -> Any:
+        SHARED.clear()
+        if not run.resumed:
+            with pytest.raises(StepTimeout):
+                in_a_thread(lambda: late(go, done))
+        return other(go, done), [*SHARED]
+
+    first, second = scope(body), scope(body)
+    assert first.value == second.value == (1, ["late"])
+    assert second.ran == {}
