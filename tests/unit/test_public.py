@@ -13,7 +13,8 @@ from tests.processes import Script
 
 NAMES = """
     Change Checkpoint CheckpointWarning Checkpoints CodecError Explanation Failure File Fingerprint FingerprintError History
-    HoldLost IntegrityError NotRecorded OncemoreError OutputMissing Recorded Result Results Run RunRecord Step Store StoreDamaged
+    HoldLost IntegrityError NotRecorded OncemoreError OutputMissing Recorded Result Results Run RunRecord Step StepTimeout Store
+    StoreDamaged
     StoreError StoreUnavailable Summary Surrounding UnknownOutcome UsageError checkpoint_scope checkpointed current_run fork
     idempotency_key memoized open_store register_identity register_surrounding
 """.split()
