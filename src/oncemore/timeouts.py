@@ -109,13 +109,20 @@ class Limit:
 
     def _interruptibly(self, function: Callable[[], T]) -> T:
         try:
-            _interruptible.append(self)
-            _set_timer()
-            return function()
-        finally:
-            if self in _interruptible:  # in a forked child it is not
-                del _interruptible[_interruptible.index(self) :]  # with those whose own cleanup was interrupted
+            try:
+                _interruptible.append(self)
                 _set_timer()
+                return function()
+            finally:
+                self._leave()
+        except Expired:
+            self._leave()  # the signal may have come in the line above
+            raise
+
+    def _leave(self) -> None:
+        if self in _interruptible:  # in a forked child it is not
+            del _interruptible[_interruptible.index(self) :]  # with those whose own cleanup was interrupted
+            _set_timer()
 
     def _in_thread(self, function: Callable[[], T]) -> T:
         context, outcome = copy_context(), Future[T]()

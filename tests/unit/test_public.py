@@ -14,9 +14,8 @@ from tests.processes import Script
 NAMES = """
     Change Checkpoint CheckpointWarning Checkpoints CodecError Explanation Failure File Fingerprint FingerprintError History
     HoldLost IntegrityError NotRecorded OncemoreError OutputMissing Recorded Result Results Run RunRecord Step StepTimeout Store
-    StoreDamaged
-    StoreError StoreUnavailable Summary Surrounding UnknownOutcome UsageError checkpoint_scope checkpointed current_run fork
-    idempotency_key memoized open_store register_identity register_surrounding
+    StoreDamaged StoreError StoreUnavailable Summary Surrounding UnknownOutcome UsageError checkpoint_scope checkpointed
+    current_run fork idempotency_key memoized open_store register_identity register_surrounding
 """.split()
 
 

@@ -29,6 +29,7 @@ from oncemore import (
     UsageError,
     checkpointed,
     current_run,
+    memoized,
 )
 from oncemore.events import StepCompleted, StepFailed, StepRetried
 from tests.processes import Script
@@ -39,7 +40,7 @@ QUICK = Retrying(stop=stop_after_attempt(4), wait=wait_none())
 
 def attempt(folder: Path, name: str = "attempts") -> int:
     """The number of this attempt, from 1. It is in a file, which nothing puts back."""
-    with open(folder / name, "a+b") as file:
+    with open(folder / name, "ab") as file:
         file.write(b".")
         return file.tell()
 
@@ -579,6 +580,43 @@ def test_outside_of_a_scope_the_function_just_runs(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="busy"):
         ask(tmp_path)
     assert attempt(tmp_path) == 2
+
+
+def test_a_memoized_function_is_tried_again_everywhere(tmp_path: Path) -> None:
+    @memoized(retries=QUICK, timeout="1min")
+    def ask(folder: Path) -> int:
+        if (number := attempt(folder)) < 3:
+            raise OSError("busy")
+        return number
+
+    assert [ask(tmp_path), ask(tmp_path)] == [3, 3]
+
+
+def test_commands_show_the_attempts(script: Script) -> None:
+    done = script(
+        """
+        from tenacity import Retrying, wait_none
+        from oncemore import checkpoint_scope, checkpointed
+        from oncemore.cli import main
+
+        failures = [OSError("busy"), TimeoutError("late")]
+
+        @checkpointed(retries=Retrying(wait=wait_none()), code="version", version="1")
+        def ask():
+            for failure in failures:
+                failures.remove(failure)
+                raise failure
+
+        with checkpoint_scope("run"):
+            ask()
+        for command in ("show", "events", "why"):
+            main([command, "run", *["ask"] * (command == "why")])
+        """
+    )
+    counts = [line.split() for line in done.lines if line.startswith(("step", "ask "))]
+    assert dict(zip(counts[0], counts[1]))["retried"] == "2"
+    assert sum("StepRetried" in line and "error=OSError: busy" in line for line in done.lines) == 1
+    assert [line.partition(" after ")[0] for line in done.lines[-2:]] == ["  attempt 1 failed", "  attempt 2 failed"]
 
 
 def test_a_step_of_a_script_takes_its_policy_to_workers(script: Script) -> None:

@@ -108,6 +108,24 @@ def test_in_the_main_thread_whatever_blocks_is_interrupted() -> None:
     assert ends == ["read", "count"]
 
 
+def test_an_event_loop_inside_a_function_is_interrupted() -> None:
+    ends = list[str]()
+
+    @checkpointed(timeout=SHORT, ignore=["ends"])
+    def stuck(ends: list[str]) -> None:
+        async def main() -> None:
+            try:
+                await forever()
+            finally:
+                ends.append("cancelled")
+
+        asyncio.run(main())
+
+    with pytest.raises(StepTimeout):
+        scope(lambda run: stuck(ends))
+    assert ends == ["cancelled"]
+
+
 @anywhere
 @pytest.mark.parametrize("instead", ["a value", "an error"])
 def test_a_body_that_catches_everything_fails_nevertheless(place: Callable[..., Any], instead: str) -> None:
