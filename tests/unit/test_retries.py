@@ -611,7 +611,8 @@ def test_commands_show_the_attempts(script: Script) -> None:
             ask()
         for command in ("show", "events", "why"):
             main([command, "run", *["ask"] * (command == "why")])
-        """
+        """,
+        cold=True,
     )
     counts = [line.split() for line in done.lines if line.startswith(("step", "ask "))]
     assert dict(zip(counts[0], counts[1]))["retried"] == "2"
