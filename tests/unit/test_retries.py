@@ -650,9 +650,10 @@ def test_what_is_recorded_after_failed_attempts_is_what_one_attempt_leaves(tmp_p
     @checkpointed(retries=QUICK)
     def one(folder: Path, rows: list[int]) -> float:
         rows.append(1)
+        drawn = random.random()
         if attempt(folder, "one") < 3:
             raise OSError("busy")
-        return random.random()
+        return drawn
 
     def body(run: Any) -> Any:
         random.seed(1)

@@ -102,7 +102,7 @@ def test_in_the_main_thread_whatever_blocks_is_interrupted() -> None:
         for step in (read, count):
             with pytest.raises(StepTimeout) as caught:
                 step(ends)
-            assert caught.traceback[-2].name in ("read", "count")  # where it was
+            assert any(entry.name in ("read", "count") for entry in caught.traceback)  # it shows where
 
     scope(body)
     assert ends == ["read", "count"]
