@@ -75,14 +75,19 @@ class Tries:
     def __init__(self, policy: Policy | None) -> None:
         self._attempts = None if policy is None else policy.attempts()
         self._limits: list[Limit] = []
-        self.running: RunningStep | None = None
+        self._running: RunningStep | None = None
         self.wait = 0.0  # seconds until the next one
 
     def begin(self, run: Session, node: Node) -> None:
         """An attempt is about to be made."""
-        self.running = self.running or run.begin(node)
+        self._running = self._running or run.begin(node)
         if self._attempts is not None:
             self._attempts.begin()
+
+    def end(self, run: Session) -> None:
+        """There is no further attempt."""
+        if self._running is not None:
+            run.started.end(self._running)
 
     def limit(self, node: Node, seconds: float) -> Limit:
         """The time limit of the attempt."""
@@ -581,8 +586,7 @@ class Definition:
                         run.report.interrupted(node.step, 0.0)
                     raise
         finally:
-            if tries.running is not None:
-                run.started.end(tries.running)
+            tries.end(run)
         watcher, elapsed = ran
         member, value = watcher.context.member, watcher.context.value
         assert member is not None
@@ -649,15 +653,15 @@ class Definition:
                 stopping.reset(stop)
                 leave()
                 current.leave(token)
-            unknown = self.once and (
-                isinstance(failure, OutputMissing) or tries.ended(failure)
-            )  # the body may have done it
+            # an effect may have happened if the body was cut off, or failed only after it had returned
+            unknown = self.once and (tries.ended(failure) or isinstance(failure, OutputMissing))
             again = not unknown and tries.want_another(failure)
             if self.policy is not None:
                 again = self._undo(watcher, again)
             if self.once and not unknown:
                 yield Blocking(functools.partial(effects_once.withdraw, call.entries, node))
             if not again:
+                tries.end(run)
                 yield Blocking(functools.partial(run.record_failure, node, failure, reason=why, seconds=elapsed))
                 raise failure
             yield Blocking(functools.partial(run.record_event, tries.event(node, failure, elapsed)))

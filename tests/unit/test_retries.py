@@ -417,6 +417,30 @@ def test_an_attempt_at_an_effect_that_raised_was_not_performed_and_is_made_again
     assert attempt(tmp_path) == 4
 
 
+def test_killed_while_it_waits_for_another_attempt_the_effect_has_not_happened(script: Script) -> None:
+    source = """
+        import os
+        from tenacity import Retrying, wait_fixed
+        from oncemore import checkpoint_scope, checkpointed
+        from oncemore.events import StepRetried
+
+        @checkpointed(effect="once", retries=Retrying(wait=wait_fixed(3600)))
+        def pay():
+            if not os.path.exists("works"):
+                raise OSError("busy")
+            return "paid"
+
+        with checkpoint_scope("run") as run:
+            run.on(StepRetried, lambda event: print("waits", flush=True))
+            print(pay())
+    """
+    running = script.start(source)
+    running.wait_for("waits")
+    running.kill()
+    (script.folder / "works").touch()
+    assert script(source).lines == ["paid"]
+
+
 def test_an_effect_whose_output_is_missing_may_have_happened_and_is_not_made_again(tmp_path: Path) -> None:
     @checkpointed(effect="once", retries=QUICK, outputs=["{folder}/receipt"])
     def pay(folder: Path) -> int:
