@@ -311,24 +311,26 @@ def test_a_limit_that_is_kept_changes_nothing_about_a_call() -> None:
     assert second.value[1:] == ([1], {"n": 1})
 
 
-def test_steps_called_within_a_limit_are_the_same_calls_as_without(tmp_path: Path) -> None:
-    def step(**options: Any) -> Any:
-        @checkpointed(name="inner")
-        def inner(rows: list[int]) -> int:
-            rows.append(1)
-            return len(rows)
+def test_steps_called_within_a_limit_follow_one_another_as_without() -> None:
+    @checkpointed
+    def inner() -> int:
+        SHARED.append("inner")
+        return len(SHARED)
 
-        @checkpointed(name="outer", **options)
-        def outer() -> list[int]:
-            rows: list[int] = []
-            return [inner(rows), inner(rows)]
+    @checkpointed(timeout=LONG)
+    def outer() -> list[int]:
+        return [inner(), inner()]
 
-        return outer
+    def body(run: Any) -> Any:
+        SHARED.clear()
+        return in_a_thread(outer)
 
-    for options in ({"timeout": LONG}, {}):
-        found = scope(lambda run, options=options: in_a_thread(step(**options)))
-        assert found.value == [1, 2]
-    assert found.ran == {}
+    first, second = scope(body), scope(body)
+    assert first.value == second.value == [1, 2]
+    assert second.ran == {}
+
+
+SHARED: list[str] = []
 
 
 # -- coroutines
@@ -592,9 +594,6 @@ def test_outside_of_a_scope_nothing_is_limited() -> None:
     assert ask() == 1
     with pytest.raises(StepTimeout):
         scope(lambda run: ask())
-
-
-SHARED: list[str] = []
 
 
 def test_what_an_abandoned_body_does_to_shared_data_counts_for_the_steps_that_run() -> None:
