@@ -17,7 +17,7 @@ FACE = "__init__"  # the public names
 # The six layers, from the innermost to the outermost. A room is a module or a subpackage; it may import its own layer
 # and those before it. A module of a subpackage that is named here lies further in than the rest of it.
 LAYERS: dict[str, set[str]] = {
-    "primitives": {"errors", "modules", "current", "events", "settings", "stores.buffers"},
+    "primitives": {"errors", "modules", "current", "events", "settings", "stores.buffers", "timeouts"},
     "codec and stores": {"codec", "stores", "files", "flight", "keys"},
     "identity and surroundings": {"identity", "surroundings"},
     "entries and records": {
@@ -26,7 +26,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "scope, call and step": {
         *("session", "run", "map", "loop", "scope", "generators", "call", "step", "result"),
-        *("block", "ask"),
+        *("block", "ask", "retries"),
     },
     "outer rooms": {"history", "retention", "rehearsal", "report", "cli", "compat", "testing", FACE},
 }
@@ -37,7 +37,7 @@ STORES = {"stores", "stores.buffers", "errors", "modules"}  # a store knows noth
 HEAVY = {
     *("numpy", "pandas", "polars", "pyarrow", "joblib", "attr", "hypothesis", "pytest"),
     *("psycopg", "redis", "obstore", "dask", "ray", "rich", "click", "IPython"),
-    *("langgraph", "sklearn"),
+    *("langgraph", "sklearn", "tenacity"),
 }
 
 # Rooms that a script enters only if it asks for them: they are imported where they are needed.

@@ -17,24 +17,29 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from . import current, effects_once, generators
+from . import current, effects_once, generators, timeouts
 from .codec import Decoded, loads
 from .current import current_session
 from .entries import Lookup, RunEntries
 from .errors import CodecError, FingerprintError, IntegrityError, OutputMissing, RunPaused, StoreError, UsageError, warn
+from .events import StepRetried
 from .files.blobs import keeping
-from .flight import Blocking, Lease, Path, acquire, drive, drive_async
+from .flight import Blocking, Lease, Path, Pause, acquire, drive, drive_async, stopping
 from .history.explain import Dependencies, Reason, compare
 from .identity import Arguments, Behaviour, Identity
+from .map import pacing
 from .modules import loaded
 from .node import ASKED, GONE, LEFT_OUT, NEW, PUT, CheckpointData, Node, inside, steps_around
-from .session import Session, shared_only
+from .retries import Policy, policy_of
+from .session import RunningStep, Session, shared_only
 from .settings import Duration, seconds
 from .stores import Bytes
 from .surroundings import CallContext, Watcher, depend, digest_of, inputs, obstacles, repeated, restore, verifying
 from .surroundings.outputs import check_outputs
 from .surroundings.overlap import Member
+from .surroundings.process import applied
 from .surroundings.rng import Opening
+from .timeouts import Limit
 
 
 class Invoke:
@@ -45,6 +50,71 @@ class Invoke:
 
     async def later(self) -> Any:
         return await self.now()
+
+
+class InvokeWithin:
+    """A request to call the user's function, which computes a node, within a time limit."""
+
+    def __init__(self, limit: Limit, node: Node, call: Invoke) -> None:
+        self._limit, self._node, self._call = limit, node, call
+
+    def now(self) -> Any:
+        return self._limit.call(self._here)
+
+    def _here(self) -> Any:
+        self._node.thread = threading.get_ident()  # the limit may need a thread of its own
+        return self._call.now()
+
+    async def later(self) -> Any:
+        return await self._limit.wait_for(self._call.later)
+
+
+class Tries:
+    """The attempts at one call; without a policy there is only one."""
+
+    def __init__(self, policy: Policy | None) -> None:
+        self._attempts = None if policy is None else policy.attempts()
+        self._limits: list[Limit] = []
+        self._running: RunningStep | None = None
+        self.wait = 0.0  # seconds until the next one
+
+    def begin(self, run: Session, node: Node) -> None:
+        """An attempt is about to be made."""
+        self._running = self._running or run.begin(node)
+        if self._attempts is not None:
+            self._attempts.begin()
+
+    def end(self, run: Session) -> None:
+        """There is no further attempt."""
+        if self._running is not None:
+            run.started.end(self._running)
+
+    def limit(self, node: Node, seconds: float) -> Limit:
+        """The time limit of the attempt."""
+        self._limits.append(Limit(node.id, seconds))
+        return self._limits[-1]
+
+    def ended(self, error: Exception) -> bool:
+        """Whether the attempt has raised this because its time was up."""
+        return any(limit.error is error for limit in self._limits)
+
+    @property
+    def running_late(self) -> bool:
+        """Whether an attempt whose time was up is still running."""
+        return any(limit.running_late for limit in self._limits)
+
+    def want_another(self, error: Exception) -> bool:
+        """Whether there is to be another attempt."""
+        wait = None if self._attempts is None else self._attempts.wait_after(error)
+        self.wait = wait or 0.0
+        return wait is not None
+
+    def event(self, node: Node, error: Exception, seconds: float) -> StepRetried:
+        """The attempt has failed, and there is another one."""
+        assert self._attempts is not None
+        message = f"{type(error).__name__}: {error}"
+        number, most = self._attempts.number - 1, self._attempts.most
+        return StepRetried(**node.about(), attempt=number, most=most, error=message, wait=self.wait, seconds=seconds)
 
 
 @dataclass(eq=False, slots=True)
@@ -109,6 +179,9 @@ _refreshing: set[str] = set()  # the nodes whose stale results are being refresh
 _tasks: set[Any] = set()  # an event loop holds its tasks weakly
 
 _OF_IDENTITY = ("version", "ignore", "key", "code", "inputs", "redact", "packages")
+_SHARED = frozenset(
+    ["arguments", "globals", "state", "random"]
+)  # effects on what the body of another attempt can change
 _CHANGES_ELSEWHERE = "its changes were recorded with a step that ran at the same time and is not skipped"
 
 
@@ -127,6 +200,10 @@ class Definition:
             raise UsageError(f"step {self.name}: effect={options['effect']!r} is not supported; use effect='once'")
         self.once = options["effect"] == "once"
         self._limit(options["expires"], options["stale"])
+        self.policy = policy_of(options["retries"], self.name)
+        self.timeout = None if options["timeout"] is None else seconds(options["timeout"])
+        if self.timeout is not None and not self.timeout:
+            raise UsageError(f"step {self.name}: timeout={options['timeout']!r} is no time at all")
         identity_options = {name: options[name] for name in _OF_IDENTITY}
         if options["inputs"] == inputs.OBSERVED:
             identity_options["inputs"] = ()
@@ -138,8 +215,12 @@ class Definition:
         self.yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
         if self.yields:
             self._drive = generators.drive if inspect.isgeneratorfunction(function) else generators.drive_async
-        if self.once and self.yields:
-            raise UsageError(f"step {self.name}: effect='once' does not work on generators; return a value instead")
+        if self.yields:
+            for option in ("effect", "retries", "timeout"):
+                if options[option]:
+                    raise UsageError(
+                        f"step {self.name}: {option}={options[option]!r} does not work on generators; return a list instead"
+                    )
 
     def _limit(self, expires: Duration | None, stale: Duration | None) -> None:
         self.expires = None if expires is None else seconds(expires)
@@ -178,6 +259,7 @@ class Definition:
         """The value of a call: recalled, or computed and recorded."""
         call = self.identify(run, args, kwargs)
         if call is None or call.recursive:
+            yield from self._wait_for_turn()
             return (yield Invoke(self.function, args, kwargs))
         leases: list[Lease[Any]] = []
         try:
@@ -423,7 +505,7 @@ class Definition:
                     self._note_changes(call, effects)
             finally:
                 member.leave()
-            run.applied.add(entry.key)
+            applied(run, entry.key)
         return value
 
     def _load_in_order(self, call: Call, found: Recalled, context: CallContext) -> tuple[Any, Mapping[str, Any]]:
@@ -493,41 +575,30 @@ class Definition:
     # -- watch, run, record
 
     def _compute(self, call: Call, lease: Lease[Any], why: Reason) -> Path[Any]:
-        """Run the function, and record its result and effects."""
+        """Run the function, again if it fails and the step has `retries`, and record its result and effects."""
         run, node = call.run, call.node
         dependencies = self.dependencies(call)  # now: the function may change what it depends on
         run.will_run(node, why.text, once=self.once)
-        begin = functools.partial(effects_once.begin, call.entries, node, call.intent, requested=why.text in ASKED)
-        settled = (yield Blocking(begin)) if self.once else None
-        member = run.beside.enter()
-        token, leave = current.enter(run if run.id else current_session()), inside(node)
+        tries = Tries(self.policy)
         try:
-            watcher = Watcher(self.context(call, runs=True, member=member))
-            running, started = run.begin(node), time.perf_counter()
-            try:
-                value = (yield Invoke(self.function, call.args, call.kwargs)) if settled is None else settled.load()
-                if watcher.waiting:
-                    yield Blocking(watcher.returned)
-            except BaseException as error:
-                watcher.failed()
-                elapsed = time.perf_counter() - started
-                if isinstance(error, Exception) and not isinstance(error, RunPaused):
-                    yield Blocking(functools.partial(self._record_failure, call, error, reason=why, seconds=elapsed))
-                elif run.report is not None:
-                    run.report.interrupted(node.step, elapsed, paused=isinstance(error, RunPaused))
-                raise
-            finally:
-                run.started.end(running)
-        except BaseException:
-            member.leave()
-            raise
+            while (ran := (yield from self._try(call, why, tries))) is None:
+                try:
+                    yield Pause(tries.wait)
+                except BaseException:
+                    if run.report is not None:
+                        run.report.interrupted(node.step, 0.0)
+                    raise
         finally:
-            leave()
-            current.leave(token)
-        elapsed = time.perf_counter() - started
-        watcher.context.value = value
+            tries.end(run)
+        watcher, elapsed = ran
+        member, value = watcher.context.member, watcher.context.value
+        assert member is not None
         try:
             effects = watcher.effects()
+            if tries.running_late and not _SHARED.isdisjoint(effects):
+                raise CodecError(
+                    "an attempt that took too long was still running, and may have made some of the changes"
+                )
         except (CodecError, StoreError) as error:
             yield Blocking(functools.partial(run.not_saved, node, str(error), seconds=elapsed))
             return value
@@ -548,10 +619,78 @@ class Definition:
         yield Blocking(functools.partial(run.record_result, node, data, reason=why, seconds=elapsed))
         return value
 
-    def _record_failure(self, call: Call, error: Exception, *, reason: Reason, seconds: float) -> None:
-        if self.once and not isinstance(error, OutputMissing):  # which is raised after the body has finished
-            effects_once.withdraw(call.entries, call.node)
-        call.run.record_failure(call.node, error, reason=reason, seconds=seconds)
+    def _try(self, call: Call, why: Reason, tries: Tries) -> Path[tuple[Watcher, float] | None]:
+        """Run the function: its watcher, which has the value, and the seconds it took. None if it failed and is tried again."""
+        run, node = call.run, call.node
+        yield from self._wait_for_turn()
+        begin = functools.partial(effects_once.begin, call.entries, node, call.intent, requested=why.text in ASKED)
+        settled = (yield Blocking(begin)) if self.once else None
+        member, node.group = run.beside.enter(), None
+        failure: Exception | None = None
+        try:
+            token, leave = current.enter(run if run.id else current_session()), inside(node)
+            stop = stopping.set(None)  # a body that runs is not stopped
+            try:
+                watcher = Watcher(self.context(call, runs=True, member=member))
+                invoke: Any = Invoke(self.function, call.args, call.kwargs)
+                if self.timeout is not None:
+                    invoke = InvokeWithin(tries.limit(node, self.timeout), node, invoke)
+                tries.begin(run, node)
+                started = time.perf_counter()
+                try:
+                    watcher.context.value = (yield invoke) if settled is None else settled.load()
+                    timeouts.check()
+                    if watcher.waiting:
+                        yield Blocking(watcher.returned)
+                    elapsed = time.perf_counter() - started
+                    return watcher, elapsed
+                except BaseException as error:
+                    watcher.failed()
+                    elapsed = time.perf_counter() - started
+                    if not isinstance(error, Exception) or isinstance(error, RunPaused):
+                        if run.report is not None:
+                            run.report.interrupted(node.step, elapsed, paused=isinstance(error, RunPaused))
+                        raise
+                    failure = error
+            finally:
+                stopping.reset(stop)
+                leave()
+                current.leave(token)
+            # an effect may have happened if the body was cut off, or failed only after it had returned
+            unknown = self.once and (tries.ended(failure) or isinstance(failure, OutputMissing))
+            again = not unknown and tries.want_another(failure)
+            if self.policy is not None:
+                again = self._undo(watcher, again)
+            if self.once and not unknown:
+                yield Blocking(functools.partial(effects_once.withdraw, call.entries, node))
+            if not again:
+                tries.end(run)
+                yield Blocking(functools.partial(run.record_failure, node, failure, reason=why, seconds=elapsed))
+                raise failure
+            yield Blocking(functools.partial(run.record_event, tries.event(node, failure, elapsed)))
+            member.leave()
+            return None
+        except BaseException:
+            member.leave()
+            raise
+        finally:
+            del failure  # it refers to this frame
+
+    def _undo(self, watcher: Watcher, again: bool) -> bool:
+        """Put back what a failed attempt changed. Whether to make another one."""
+        try:
+            watcher.undo()
+        except CodecError as error:
+            if again:
+                warn(f"step {self.name} is not tried again: {error}")
+            return False
+        return again
+
+    def _wait_for_turn(self) -> Path[None]:
+        """If this is a call of a map with a rate, wait until it may begin."""
+        pace = pacing.get()
+        if pace is not None and pace.step is self:
+            yield Pause(pace.wait())
 
     # -- results that do not come from running the function here and now
 

@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from . import timeouts
+
 if TYPE_CHECKING:
     from .rehearsal.dry_run import Look
     from .session import Session
@@ -45,6 +47,7 @@ def engage(keeper: object) -> None:
 
 def current_session() -> Session | None:
     """The run whose scope this thread or task is in; None outside of any scope."""
+    timeouts.check()
     run = _current.get()
     if run is not _NOT_SET:
         return run
@@ -58,6 +61,7 @@ def session_here(*, sends: bool = False) -> Session | None:
     A thread of a pool is in no scope. It belongs to the innermost open run, if that is unambiguous. A process pool pickles
     what it sends in a thread of its own, which serves all runs; so with `sends`, it does not matter who started the thread.
     """
+    timeouts.check()
     run = _current.get()
     if run is not _NOT_SET:
         return run

@@ -6,6 +6,7 @@
      ├── NotRecorded (LookupError)         recall() of a node that has no checkpoint
      ├── UnknownOutcome                    an effect="once" step was cut off: its effect may or may not have happened
      ├── OutputMissing (FileNotFoundError) a step did not produce a file that it declares
+     ├── StepTimeout (TimeoutError)        a step took longer than its timeout
      ├── CodecError                        a value cannot be saved, or its bytes cannot be loaded
      └── StoreError (OSError)              the store cannot be read or written
           ├── StoreUnavailable             the store is busy or unreachable; trying again later may help
@@ -133,6 +134,18 @@ class UnknownOutcome(OncemoreError):
 
 class OutputMissing(OncemoreError, FileNotFoundError):
     """A step returned without producing a file that it declares with `outputs=`."""
+
+
+class StepTimeout(OncemoreError, TimeoutError):
+    """A step took longer than its `timeout`. `node` is the call, `limit` the number of seconds."""
+
+    def __init__(self, node: str, limit: float) -> None:
+        super().__init__(node, limit)
+        self.node = node
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"{self.node} took longer than its timeout of {self.limit:g} s"
 
 
 class CodecError(OncemoreError):

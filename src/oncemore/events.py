@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from .modules import loaded
+from .settings import duration
 
 on_behalf_of: ContextVar[str] = ContextVar("oncemore_helped", default="")  # the lane of the caller, in a helper thread
 
@@ -163,6 +164,27 @@ class StepFailed(StepEvent):
     traceback: str
     changes: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     compared_with: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRetried(StepEvent):
+    """An attempt at a step raised an exception, and the step is tried again after `wait` seconds.
+
+    `attempt` is the number of the attempt that failed, and `most` how many there are at most, if that is known; `seconds` is
+    how long it took.
+    """
+
+    attempt: int = 0
+    most: int = 0
+    error: str = ""
+    wait: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def line(self) -> str:
+        """What happens next: "attempt 2 of 4 in 3.1 s: TimeoutError: ..."."""
+        of = f" of {self.most}" if self.most else ""
+        return f"attempt {self.attempt + 1}{of} in {duration(self.wait, milliseconds=True)}: {self.error}"
 
 
 @dataclass(frozen=True, kw_only=True)

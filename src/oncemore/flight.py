@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -69,6 +69,15 @@ class Blocking(Generic[T]):
             raise
 
 
+stopping: ContextVar[threading.Event | None] = ContextVar(
+    "oncemore_stopping", default=None
+)  # set when a map ends early
+
+
+class Stopped(BaseException):
+    """The map that this call belongs to ends early, because of another call or Ctrl-C, and this call was only waiting."""
+
+
 class Pause:
     """A request to sleep."""
 
@@ -76,7 +85,11 @@ class Pause:
         self._seconds = seconds
 
     def now(self) -> None:
-        time.sleep(self._seconds)
+        event = stopping.get()
+        if event is None:
+            time.sleep(self._seconds)
+        elif event.wait(self._seconds):
+            raise Stopped
 
     async def later(self) -> None:
         import asyncio

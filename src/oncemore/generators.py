@@ -20,6 +20,7 @@ from .history.explain import Reason
 from .node import ASKED, CheckpointData, inside
 from .stores import Bytes, Hold
 from .surroundings import CallContext, Watcher, depend, obstacles, restore
+from .surroundings.process import applied
 
 if TYPE_CHECKING:
     from .call import Call, Definition
@@ -185,7 +186,7 @@ def _replay(step: Definition, call: Call, entry: Decoded, context: CallContext) 
     again = step.repeated(call, entry)
     call.run.count_reuse(step.name, call.node.key, entry.seconds)
     step.check_files(call, entry)
-    call.run.applied.add(entry.key)
+    applied(call.run, entry.key)
     depend(call.run, entry.meta.get("reads", ()))
     for number in range(entry.meta["chunks"]):
         chunk = yield Blocking(call.entries.chunk, entry, number)

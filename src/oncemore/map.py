@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import threading
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .errors import RunPaused, UsageError
-from .flight import Path, drive, drive_async
+from .flight import Path, Pause, Stopped, drive, drive_async, stopping
+from .settings import seconds
 
 if TYPE_CHECKING:
     from .call import Call, Definition, Recalled
@@ -50,6 +53,7 @@ def map_items(
     concurrency: int,
     on_error: OnError,
     name: str | None,
+    rate: str | None,
 ) -> Results | Coroutine[Any, Any, Results]:
     """Call the step with one item of each iterable, and the constants; a coroutine if the step is a coroutine function."""
     columns = [list(items) for items in iterables]
@@ -57,7 +61,7 @@ def map_items(
         lengths = ", ".join(str(len(items)) for items in columns)
         raise UsageError(f"run.map needs as many items in each iterable, not {lengths}; shorten the longer ones")
     many = len(columns) > 1
-    return call_with(run, step, list(zip(*columns)), constants, concurrency, on_error, name, many=many)
+    return call_with(run, step, list(zip(*columns)), constants, concurrency, on_error, name, rate, many=many)
 
 
 def call_with(
@@ -68,6 +72,7 @@ def call_with(
     concurrency: int,
     on_error: OnError,
     name: str | None,
+    rate: str | None,
     *,
     many: bool = True,
 ) -> Results | Coroutine[Any, Any, Results]:
@@ -76,11 +81,12 @@ def call_with(
         raise UsageError(f"concurrency must be at least 1, not {concurrency}")
     if on_error not in ("raise", "collect"):
         raise UsageError(f"on_error must be 'raise' or 'collect', not {on_error!r}")
+    pace = None if rate is None else Pace(rate, _step_of(step))
     progress = _progress(run, step, name, len(arguments))
     side_by_side = run.beside.map() if concurrency > 1 else nullcontext()
     call: Callable[..., Any] = partial(step, **constants) if constants else step
     find_skippable = _skippable_finder(call) if concurrency > 1 else None
-    calls = _Calls(call, arguments, many, concurrency, on_error, progress, side_by_side, find_skippable)
+    calls = _Calls(call, arguments, many, concurrency, on_error, pace, progress, side_by_side, find_skippable)
     return _map_in_tasks(calls) if inspect.iscoroutinefunction(step) else _map_in_threads(calls)
 
 
@@ -92,6 +98,7 @@ class _Calls(NamedTuple):
     many: bool  # whether a call has several arguments, besides constants
     concurrency: int
     on_error: OnError
+    pace: Pace | None
     progress: Progress
     side_by_side: AbstractContextManager[None]
     find_skippable: Callable[..., Path[_Skippable | None]] | None
@@ -105,13 +112,17 @@ class _Calls(NamedTuple):
 
     def one(self, index: int, call: Callable[[], Any], advance: Callable[[], None]) -> Any:
         """The result of one call."""
+        token = pacing.set(self.pace)
         try:
+            if self.pace is not None and self.pace.step is None:
+                Pause(self.pace.wait()).now()
             return call()
         except RunPaused as pause:  # the other calls may have questions of their own
             return pause
         except Exception as error:
             return self.failed(index, error)
         finally:
+            pacing.reset(token)
             advance()
 
     def skip(self, found: Sequence[Any], advance: Callable[[], None]) -> dict[int, Any]:
@@ -122,6 +133,51 @@ class _Calls(NamedTuple):
         hits = [(i, hit) for i, hit in enumerate(found) if hit is not None and not isinstance(hit, BaseException)]
         hits.sort(key=lambda each: each[1].ended)
         return {i: copy_context().run(self.one, i, hit.reuse, advance) for i, hit in hits if hit.is_complete()}
+
+
+class Pace:
+    """When each call of a map may begin, at a rate like "10/s": evenly spaced, whichever thread or task makes it.
+
+    A step waits for its turn only when it is about to run, on its path (see call.py). Anything else that is mapped has no
+    `step` here, and the map itself waits.
+    """
+
+    def __init__(self, rate: str, step: Definition | None) -> None:
+        count, slash, unit = str(rate).partition("/")
+        try:
+            self._interval = seconds(unit if unit[:1].isdigit() else f"1{unit}") / float(count)
+        except (UsageError, ValueError, ZeroDivisionError):
+            self._interval = -1.0
+        if not slash or not 0 < self._interval < float("inf"):
+            raise UsageError(f"rate={rate!r} is not a rate; use calls per time: '10/s', '600/min', '1000/h'")
+        self.step = step
+        self._lock, self._next = threading.Lock(), 0.0
+
+    def wait(self) -> float:
+        """Take the next turn: the seconds until then."""
+        with self._lock:
+            now = time.monotonic()
+            turn = max(now, self._next)
+            self._next = turn + self._interval
+            return turn - now
+
+
+pacing: ContextVar[Pace | None] = ContextVar("oncemore_pacing", default=None)  # of the map whose call this is
+
+
+def _step_of(step: Any) -> Definition | None:
+    """The step that is mapped; None for a plain function, or a step whose calls are not recorded here."""
+    while isinstance(step, partial):
+        step = step.func
+    if not hasattr(step, "_self_parts"):
+        return None
+    unbound = step._self_parts()[0]
+    definition: Definition = unbound._self_definition
+    if definition.yields:
+        raise UsageError(
+            f"step {definition.name} is a generator, which runs when it is read: rate= has no effect on it"
+        )
+    return definition if unbound._self_find_run() is not None else None
 
 
 class _Skippable(NamedTuple):
@@ -216,7 +272,9 @@ def _map_in_threads(this: _Calls) -> Results:
         calls: list[Future[Any]] = [pool.submit(copy_context().run, function, *given) for given in each]
         try:
             wait(calls, return_when=FIRST_EXCEPTION)
-        finally:  # after a failure or Ctrl-C, calls that have not started never start
+        finally:  # after a failure or Ctrl-C, calls that have not started never start, and those that only wait end
+            if not all(call.done() for call in calls):
+                stop.set()
             for call in calls:
                 call.cancel()
         wait(call for call in calls if not call.cancelled())  # as leaving the pool would
@@ -232,13 +290,22 @@ def _map_in_threads(this: _Calls) -> Results:
     if this.concurrency == 1:  # in this thread, as in a plain loop: each call sees what the ones before it changed
         with this.progress as advance:
             return _results(this.one(i, partial(this.step, *given), advance) for i, given in enumerate(arguments))
-    with this.side_by_side, this.progress as advance, ThreadPoolExecutor(this.concurrency, "oncemore") as pool:
+    stop = threading.Event()
+    with (
+        this.side_by_side,
+        this.progress as advance,
+        ThreadPoolExecutor(this.concurrency, "oncemore") as pool,
+    ):
         found = [] if find_skippable is None else submit_all(find, arguments)
         results = this.skip([each.result() for each in found], advance)
         rest = [i for i in range(len(arguments)) if i not in results]
-        calls = submit_all(this.one, ((i, partial(this.step, *arguments[i]), advance) for i in rest))
+        token = stopping.set(stop)
+        try:
+            calls = submit_all(this.one, ((i, partial(this.step, *arguments[i]), advance) for i in rest))
+        finally:
+            stopping.reset(token)
         for call in calls:
-            if not call.cancelled():
+            if not call.cancelled() and not isinstance(call.exception(), Stopped):
                 call.result()  # raises the first failure in the order of the items
         results.update((i, call.result()) for i, call in zip(rest, calls))
         return _results(results[i] for i in range(len(arguments)))
@@ -253,7 +320,10 @@ async def _map_in_tasks(this: _Calls) -> Results:
 
     async def one(index: int) -> Any:
         async with free:
+            pacing.set(this.pace)  # in the context of this task
             try:
+                if this.pace is not None and this.pace.step is None:
+                    await Pause(this.pace.wait()).later()
                 return await this.step(*arguments[index])
             except RunPaused as pause:
                 return pause

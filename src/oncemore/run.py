@@ -138,6 +138,7 @@ class Run(RunView):
         concurrency: int = 8,
         on_error: OnError = "raise",
         name: str | None = None,
+        rate: str | None = None,
         **constants: Any,
     ) -> Coroutine[Any, Any, Results]: ...
     @overload
@@ -150,6 +151,7 @@ class Run(RunView):
         concurrency: int = 8,
         on_error: OnError = "raise",
         name: str | None = None,
+        rate: str | None = None,
         **constants: Any,
     ) -> Results: ...
     def map(
@@ -161,6 +163,7 @@ class Run(RunView):
         concurrency: int = 8,
         on_error: OnError = "raise",
         name: str | None = None,
+        rate: str | None = None,
         **constants: Any,
     ) -> Results | Coroutine[Any, Any, Results]:
         """Call `step(item)` for every item, several at a time, and return the results in the order of the items.
@@ -168,9 +171,10 @@ class Run(RunView):
         With more iterables, the step gets one item of each: `run.map(step, xs, ys)`. Further keywords are passed to every
         call: `run.map(step, items, model="x")`; bind one that `map` has itself with `functools.partial`. Await it if the step
         is a coroutine function. With `on_error="collect"`, a call that fails yields a `Failure` and the others continue; the
-        next run tries it again. `name` is shown in the progress line.
+        next run tries it again. `name` is shown in the progress line. With a `rate` like "10/s" or "600/min", calls that really
+        run begin at most so often, evenly spaced; recorded ones don't count.
         """
-        return map_items(self._session, step, (items, *more), constants, concurrency, on_error, name)
+        return map_items(self._session, step, (items, *more), constants, concurrency, on_error, name, rate)
 
     @overload
     def starmap(  # pyright: ignore[reportOverlappingOverload]
@@ -182,6 +186,7 @@ class Run(RunView):
         concurrency: int = 8,
         on_error: OnError = "raise",
         name: str | None = None,
+        rate: str | None = None,
         **constants: Any,
     ) -> Coroutine[Any, Any, Results]: ...
     @overload
@@ -194,6 +199,7 @@ class Run(RunView):
         concurrency: int = 8,
         on_error: OnError = "raise",
         name: str | None = None,
+        rate: str | None = None,
         **constants: Any,
     ) -> Results: ...
     def starmap(
@@ -205,11 +211,12 @@ class Run(RunView):
         concurrency: int = 8,
         on_error: OnError = "raise",
         name: str | None = None,
+        rate: str | None = None,
         **constants: Any,
     ) -> Results | Coroutine[Any, Any, Results]:
         """Like `map`, with the arguments of each call as a tuple: `run.starmap(step, [(1, "a"), (2, "b")])`."""
         todo = [tuple(each) for each in arguments]
-        return call_with(self._session, step, todo, constants, concurrency, on_error, name)
+        return call_with(self._session, step, todo, constants, concurrency, on_error, name, rate)
 
     def loop(self, name: str, items: Iterable[T], *, every: Every = 1) -> Iterator[T]:
         """Iterate over items; a resumed run continues after the last snapshot.

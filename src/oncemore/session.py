@@ -32,7 +32,7 @@ from .stores import Store
 from .surroundings.inputs import OBSERVED
 from .surroundings.ordinals import Ordinals, SharedOrdinals
 from .surroundings.overlap import Concurrent, Group
-from .surroundings.process import gave_back, took
+from .surroundings.process import applied, gave_back, took
 from .surroundings.rng import Unseeded, every_state
 from .surroundings.snapshots import Snapshot, Snapshots
 from .surroundings.state import State
@@ -513,7 +513,7 @@ class Session:
                     unseeded.written = False
                 log("run %s: %s was recorded by another attempt first; its checkpoint stays", self.id, node.id)
                 return
-            self.applied.add(written.entry)
+            applied(self, written.entry)
             self.snapshots.written(snapshot, written.stored_bytes)
             self.notify(written)
             self.retain()
@@ -562,6 +562,10 @@ class Session:
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         message = f"{type(error).__name__}: {error}"
         event = events.StepFailed(**node.about(), **reason.fields(), seconds=seconds, error=message, traceback=trace)
+        self.record_event(event)
+
+    def record_event(self, event: Event) -> None:
+        """Write an event and notify the listeners. A store that fails does not stop the program."""
         try:
             self.entries.append([event])
         except StoreError as problem:

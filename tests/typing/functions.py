@@ -14,6 +14,7 @@ import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from tenacity import AsyncRetrying, Retrying, stop_after_attempt
 from typing_extensions import assert_type
 
 from oncemore import Step, checkpointed, memoized
@@ -43,10 +44,18 @@ def with_parentheses(path: str) -> int:
     expires="1d",
     every_call=True,
     inputs=("path",),
+    retries=3,
+    timeout="30s",
 )
 def with_options(path: str, *, client: object = None) -> dict[str, float]:
     """A step with options."""
     return {path: 1.0}
+
+
+@checkpointed(retries=Retrying(stop=stop_after_attempt(3)), timeout=2.5)
+async def with_a_policy(path: str) -> int:
+    """A step that is tried again as tenacity says."""
+    return len(path)
 
 
 @checkpointed
@@ -128,6 +137,7 @@ def steps_have_the_attributes_of_functions() -> None:
 
 async def awaiting_gives_the_result() -> None:
     assert_type(await awaited("a"), bytes)
+    assert_type(await with_a_policy("a"), int)
     assert_type(await remembered_later("EUR", object()), float)
     async for item in later_items(1):
         assert_type(item, str)
@@ -174,3 +184,6 @@ def wrong_options_are_found() -> None:
     memoized(share=True)  # type: ignore[call-overload]
     memoized(expired="1d")  # type: ignore[call-overload]
     checkpointed(3)  # type: ignore[call-overload]
+    checkpointed(retries="3")  # type: ignore[call-overload]
+    checkpointed(retries=AsyncRetrying())  # type: ignore[call-overload]
+    checkpointed(timeout=[1])  # type: ignore[call-overload]

@@ -29,8 +29,8 @@ async def scopes_give_their_run() -> None:
 async def maps_give_results() -> None:
     with checkpoint_scope("maps") as run:
         assert_type(run.map(plain, ["a"], [1], concurrency=2), Results)
-        assert_type(run.starmap(plain, [("a", 1)]), Results)
-        assert_type(await run.map(awaited, ["a"], client=None), Results)
+        assert_type(run.starmap(plain, [("a", 1)], rate="10/s"), Results)
+        assert_type(await run.map(awaited, ["a"], client=None, rate="600/min"), Results)
         assert_type(await run.starmap(awaited, [("EUR",)]), Results)
 
 

@@ -184,8 +184,8 @@ def test_an_option_that_does_not_exist_is_refused() -> None:
     for decorator in (checkpointed, memoized):
         with pytest.raises(TypeError, match=r"no option 'ignored'. Did you mean 'ignore'\? .* name, version, ignore,"):
             decorator(ignored=["x"])  # type: ignore[call-overload]
-        with pytest.raises(TypeError, match=r"no option 'timeout'. The options are name, version, ignore,"):
-            decorator(timeout=3)  # type: ignore[call-overload]
+        with pytest.raises(TypeError, match=r"no option 'colour'. The options are name, version, ignore,"):
+            decorator(colour=3)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="share"):
         memoized(share=False)  # type: ignore[call-overload]
 

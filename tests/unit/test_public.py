@@ -14,7 +14,7 @@ from tests.processes import Script
 NAMES = """
     Block Change Checkpoint CheckpointWarning Checkpoints CodecError Explanation Failure File Fingerprint FingerprintError
     History HoldLost IntegrityError NotRecorded OncemoreError OutputMissing Recorded Result Results Run RunPaused RunRecord
-    Step Store StoreDamaged StoreError StoreUnavailable Summary Surrounding UnknownOutcome UsageError checkpoint_scope
+    Step StepTimeout Store StoreDamaged StoreError StoreUnavailable Summary Surrounding UnknownOutcome UsageError checkpoint_scope
     checkpointed current_run fork idempotency_key memoized open_store register_identity register_surrounding
 """.split()
 

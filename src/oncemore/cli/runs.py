@@ -24,6 +24,8 @@ _RUNS = columns(
 )
 _COUNTS = ("ran", "reused", "failed", "spent", "saved", "size", "stored")
 _STEPS = columns("step", *_COUNTS, numbers=_COUNTS)
+_COUNTS_WITH_RETRIES = (*_COUNTS[:3], "retried", *_COUNTS[3:])
+_STEPS_WITH_RETRIES = columns("step", *_COUNTS_WITH_RETRIES, numbers=_COUNTS_WITH_RETRIES)
 _CHECKPOINTS = columns(
     "checkpoint", "name or node", "time", "stored", "pinned", "metadata", numbers=("stored",), text="metadata"
 )
@@ -113,7 +115,7 @@ def show(run: str, store: str | None, as_json: bool) -> None:
         advice = f"Answer with: oncemore answer {run} NODE VALUE, then run the script again"
         parts += ["", (_QUESTIONS, [_question_row(each) for each in questions]), advice]
     if summary.steps:
-        parts += ["", (_STEPS, _step_rows(summary))]
+        parts += ["", (_STEPS_WITH_RETRIES if summary.total.retried else _STEPS, _step_rows(summary))]
     if checkpoints:
         parts += ["", (_CHECKPOINTS, [_checkpoint_row(checkpoint) for checkpoint in checkpoints])]
     print_tables(*parts)
@@ -135,6 +137,7 @@ def _step_rows(summary: Summary) -> list[tuple[str, ...]]:
     return [
         (
             *(each.step, f"{each.ran:,}", f"{each.reused:,}", f"{each.failed:,}"),
+            *([f"{each.retried:,}"] if summary.total.retried else []),
             *(duration(each.seconds), duration(each.seconds_saved), size(each.raw_bytes), size(each.stored_bytes)),
         )
         for each in (*summary.steps, *([summary.total._replace(step="(all)")] if len(summary.steps) > 1 else []))

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from ..entries import RunEntries
 from ..errors import UsageError, did_you_mean
-from ..events import Event, StepCompleted, StepFailed, StepNotKept
+from ..events import Event, StepCompleted, StepFailed, StepNotKept, StepRetried
 from ..identity import Part, code_of
 from ..identity.display import rows_differing
 from ..node import NEW, Node
+from ..settings import duration
 from ..stores import Store
 from ..surroundings import change_of, label_of, part_of
 from ..surroundings.protocol import EXCUSED
@@ -69,11 +70,13 @@ class Explanation:
     reuses: bool
     reason: str
     changes: tuple[Change, ...] = ()
+    retries: tuple[str, ...] = ()  # a line for each attempt that failed and was followed by another
 
     def __str__(self) -> str:
-        if len(self.changes) < 2:
-            return f"{self.node}: {self.reason}"
-        return "\n".join([f"{self.node}:", *(f"  {change.message}" for change in self.changes)])
+        one = len(self.changes) < 2
+        reasons = [f"{self.node}: {self.reason}"] if one else [f"{self.node}:"]
+        details = [*(() if one else (change.message for change in self.changes)), *self.retries]
+        return "\n".join([*reasons, *(f"  {line}" for line in details)])
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -159,7 +162,13 @@ def why(store: Store, run_id: str, log: Sequence[Event], which: str) -> Explanat
             else change
             for change in found
         ]
-    return Explanation(last.step, last.node, False, last.reason, tuple(found))
+    failed: list[str] = []
+    for event in log[: log.index(last)]:
+        if isinstance(event, (StepCompleted, StepFailed, StepNotKept)) and event.node == last.node:
+            failed.clear()  # an earlier call
+        elif isinstance(event, StepRetried) and event.node == last.node:
+            failed.append(f"attempt {event.attempt} failed after {duration(event.seconds)}: {event.error}")
+    return Explanation(last.step, last.node, False, last.reason, tuple(found), tuple(failed))
 
 
 def sentence(found: tuple[Change, ...] | None) -> str:

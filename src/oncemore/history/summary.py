@@ -19,6 +19,7 @@ class StepSummary(NamedTuple):
     ran: int = 0
     reused: int = 0
     failed: int = 0
+    retried: int = 0  # attempts that failed and were followed by another
     seconds: float = 0.0
     seconds_saved: float = 0.0
     raw_bytes: int = 0
@@ -59,7 +60,10 @@ class Summary:
         return fields
 
     def _rows(self) -> list[tuple[str, ...]]:
-        rows: list[tuple[str, ...]] = [("step", "ran", "reused", "failed", "spent", "saved", "bytes", "stored")]
+        retried = ["retried"] if self.total.retried else []  # a column only if it says something
+        rows: list[tuple[str, ...]] = [
+            ("step", "ran", "reused", "failed", *retried, "spent", "saved", "bytes", "stored")
+        ]
         for step in (*self.steps, self.total):
             spent = (
                 f"{step.seconds:.1f} s",
@@ -67,7 +71,8 @@ class Summary:
                 f"{step.raw_bytes:,}",
                 f"{step.stored_bytes:,}",
             )
-            rows.append((step.step, str(step.ran), str(step.reused), str(step.failed), *spent))
+            counts = [str(step.ran), str(step.reused), str(step.failed), *([str(step.retried)] if retried else [])]
+            rows.append((step.step, *counts, *spent))
         return rows
 
     def __str__(self) -> str:
@@ -107,6 +112,8 @@ def summarize(run_id: str, status: str, attempts: int, log: Iterable[Event], als
             add(event.step, reused=event.times, seconds_saved=event.seconds_saved)
         elif isinstance(event, events.StepFailed):
             add(event.step, failed=1, seconds=event.seconds)
+        elif isinstance(event, events.StepRetried):
+            add(event.step, retried=1, seconds=event.seconds)
         elif isinstance(event, events.StepNotKept):
             add(event.step, ran=1, seconds=event.seconds)
         elif isinstance(event, events.CheckpointSaved):

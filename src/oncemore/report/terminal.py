@@ -285,6 +285,8 @@ class Line:
     saved: float = 0.0
     raw: int = 0
     stored: int = 0
+    retries: int = 0  # attempts that failed and were followed by another
+    attempt: str = ""  # about the attempt that is being waited for, or made, after one that failed
     error: str = ""  # about the last node that failed
     why: str = ""  # why the last node ran although there was a checkpoint
     printed: str = ""
@@ -301,9 +303,11 @@ class Line:
             text += f"  {duration(self.seconds, milliseconds=True):>6}"
         if self.counts["reused"]:
             text += f"  {duration(self.saved, milliseconds=True):>6} saved"
+        if self.retries:
+            text += f"  {self.retries} {'retry' if self.retries == 1 else 'retries'}"
         if self.raw >= _LARGE:
             text += f"  {size(self.raw)} -> {size(self.stored)}"
-        return text + self.error + self.why
+        return text + (self.attempt or self.error) + self.why
 
 
 class Report:
@@ -344,6 +348,13 @@ class Report:
                 self._unkept += 1
                 line.why = "  not kept"
                 self._ended(line, "ran", event.seconds)
+            elif isinstance(event, events.StepRetried):
+                line.retries += 1
+                line.seconds += event.seconds
+                line.attempt = f"  {event.line}"
+                if not line.total:  # of many calls, only the number is of interest
+                    self.lines.line(f"  {line.name:<{self._width()}}  {event.line}")
+                self.lines.changed()
             elif isinstance(event, events.StepFailed):
                 self._failures.add(event.error)
                 line.error = f"  {event.error}" + ("" if line.total else "  → fix it and run again")
@@ -362,6 +373,7 @@ class Report:
             self._changed(line)
 
     def _ended(self, line: Line, how: str, seconds: float) -> None:
+        line.attempt = ""
         line.counts[how] += 1
         line.seconds += seconds
         line.running = max(0, line.running - 1)  # a generator does not report its start
@@ -426,9 +438,11 @@ class Report:
         line.printed = line.text()
         self.lines.line(self._row(line))
 
+    def _width(self) -> int:
+        return max(8, *(min(len(each.name), 30) for each in self._every))
+
     def _row(self, line: Line) -> str:
-        width = max(8, *(min(len(each.name), 30) for each in self._every))
-        return f"  {line.name:<{width}}  {line.text()}"
+        return f"  {line.name:<{self._width()}}  {line.text()}"
 
     def now(self) -> str:
         """The text of the live line: iterations of loops, and steps that are running or not printed yet."""

@@ -60,6 +60,7 @@ class Mutator(NamedTuple):
     noted: Callable[[Any], Any] | None = None  # the note, if it differs from the content
     same: Callable[[Any, Any], bool] = _same_items
     delta: Callable[[Any, Any], Delta | None] | None = None
+    goes_back: bool = True  # whether earlier content can be assigned, and not only what a step left
 
     def note(self, obj: Any) -> Any:
         return (self.noted or self.content)(obj)
@@ -407,7 +408,7 @@ _MUTATORS: dict[type, Mutator] = {
     set: _SET,
     deque: Mutator(lambda obj: list(deque.__iter__(obj)), _assign_elements, deque.__iter__),
     bytearray: Mutator(bytes, _assign_items, by_digest=True),
-    File: Mutator(FileChange, lambda obj, change: change.make(obj), by_digest=True),
+    File: Mutator(FileChange, lambda obj, change: change.make(obj), by_digest=True, goes_back=False),
     io.StringIO: _BUFFER,
     io.BytesIO: _BUFFER,
     weakref.WeakValueDictionary: _WEAK_DICT,
@@ -421,7 +422,9 @@ _MUTATORS: dict[type, Mutator] = {
         same=_same_elements,
     ),
     array.array: Mutator(lambda obj: obj[:], _assign_items, by_digest=True),
-    itertools.count: Mutator(counter_at, _advance, same=eq, can_restore=lambda obj: counter_at(obj) is not None),
+    itertools.count: Mutator(
+        counter_at, _advance, same=eq, can_restore=lambda obj: counter_at(obj) is not None, goes_back=False
+    ),
 }
 
 
@@ -640,7 +643,7 @@ _LIBRARIES: tuple[tuple[str, str, Mutator], ...] = (
         ),
     ),
     ("numpy.random", "BitGenerator", _generator(_bits_state, _assign_bits_state)),
-    ("numpy.random", "SeedSequence", _generator(_spawned, _assign_spawned)),
+    ("numpy.random", "SeedSequence", _generator(_spawned, _assign_spawned)._replace(goes_back=False)),
     (
         "numpy.random",
         "RandomState",

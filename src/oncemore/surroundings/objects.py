@@ -35,6 +35,8 @@ class Arguments(Surrounding):
             if objects and context.options["mutates"] and name not in context.options["ignore"]:
                 note[name] = context.roots.note("argument", name, context.digests)
         context.digests = None  # releases the objects that they keep alive
+        if context.retried:
+            context.backups[self.name] = [context.roots.backup("argument", name) for name in note]
         return note or SKIP
 
     def after(self, context: CallContext, note: dict[str, Note]) -> dict[str, Contents] | None:
@@ -45,6 +47,10 @@ class Arguments(Surrounding):
     def restore(self, context: CallContext, effect: dict[str, Contents]) -> None:
         for name, contents in effect.items():
             context.roots.assign("argument", name, contents)
+
+    def undo(self, context: CallContext, note: dict[str, Note]) -> None:
+        for backup in context.backups[self.name]:
+            backup.put_back()
 
 
 class _Watched(NamedTuple):
@@ -84,6 +90,8 @@ class Globals(Surrounding):
                 if member is not None and known is None:
                     member.group.notes[name] = found[name]
         names = _names(context)
+        if context.retried:
+            context.backups[self.name] = [context.roots.backup("global", name) for name in found]
         return _Noted(found, names) if found or names else SKIP
 
     def after(self, context: CallContext, note: _Noted) -> Effect | None:
@@ -134,12 +142,28 @@ class Globals(Surrounding):
         for name, difference in effect.get("added", {}).items():
             slot = _slot(context, name)
             slot.set(slot.get() + difference)
-        for space, names in effect.get("names", {}).items():
-            owner = context.spaces[space]
-            for name, value in names.items():
-                (in_class(owner, name) if isinstance(owner, type) else in_mapping(owner, name)).set(value)
+        _bind(context, effect.get("names", {}))
         if group is not None:
             group.notes = {name: _Watched(datum, _note(datum)) for name, (datum, _) in group.notes.items()}
+
+    def undo(self, context: CallContext, note: _Noted) -> None:
+        """Nothing is put back if other steps ran at the same time: it would undo what they did."""
+        if not context.alone:
+            return
+        for datum, before in note.data.values():
+            if datum.slot is not None and datum.now is not before.value:
+                datum.slot.set(before.value)
+        _bind(context, _rebound(_names(context), note.names))
+        for backup in context.backups[self.name]:
+            backup.put_back()
+
+
+def _bind(context: CallContext, names: Mapping[str, Mapping[str, Any]]) -> None:
+    """Bind names in the classes and modules that the step reaches; see `_rebound`."""
+    for space, values in names.items():
+        owner = context.spaces[space]
+        for name, value in values.items():
+            (in_class(owner, name) if isinstance(owner, type) else in_mapping(owner, name)).set(value)
 
 
 def _note(datum: Datum) -> Note:

@@ -12,8 +12,11 @@ import glob
 import inspect
 import os
 import re
+import shutil
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import tempfile
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from string import Formatter
 from typing import Any, NamedTuple, TypedDict, Union
 
@@ -222,7 +225,77 @@ class _Note:
             self.outputs = outputs_of(context)  # now: the step may change its arguments
         except FileNotFoundError:  # a callable that lists a folder which the step is going to create
             self.outputs = []
-        self.before = [name for output in self.outputs for name in files_of(output, self.here)]
+        found = [(output, files_of(output, self.here)) for output in self.outputs]
+        self.before = [name for _, names in found for name in names]
+        self.backup = _Backup(self, found, context.options["outputs_keep"]) if context.retried else None
+
+
+class _Backup:
+    """The declared files as they are before a step with `retries`: copies, in a folder of their own."""
+
+    def __init__(self, note: _Note, found: Sequence[tuple[Output, Mapping[Name, str]]], keep: bool) -> None:
+        self._outputs, self._paths, self._here = note.outputs, _Paths(note.outputs, note.here), note.here
+        self._folder = ""
+        self._links: dict[str, str] = {}
+        self._folders: set[str] = set()
+        self._files: dict[
+            str, tuple[str, os.stat_result]
+        ] = {}  # copies, empty without `outputs_keep`, and what they were
+        self._matched = {self._paths.full(name) for output, names in found if output.rest for name in names}
+        self._trouble = ""  # why there is no backup
+        try:
+            for path, kind in [(self._paths.full(name), kind) for _, names in found for name, kind in names.items()]:
+                if kind == "folder":
+                    self._folders.add(path)
+                elif kind == "link":
+                    self._links[path] = os.readlink(path)
+                elif kind == "file":
+                    copy, about = "", os.stat(path)
+                    if keep:
+                        if not self._folder:
+                            self._folder = tempfile.mkdtemp(prefix="oncemore-")
+                            weakref.finalize(self, _discard, self._folder, os.getpid())
+                        copy = shutil.copy2(path, os.path.join(self._folder, str(len(self._files))))
+                    self._files[path] = copy, about
+        except OSError as error:
+            self._trouble = f"an output could not be copied: {error}"
+
+    def put_back(self, *, alone: bool) -> None:
+        """Remove what is new, and restore the rest. If other steps ran meanwhile, what a wildcard matches may be theirs."""
+        if self._trouble:
+            raise CodecError(self._trouble)
+        own = [output for output in self._outputs if alone or not output.rest]
+        now = {self._paths.full(name) for output in own for name in files_of(output, self._here)}
+        before = {*self._folders, *self._links, *self._files} - (set() if alone else self._matched)
+        for path in sorted(now - before, key=lambda path: path.count(os.sep), reverse=True):
+            remove(path)
+        for path in sorted(before):  # folders first
+            if path in self._folders:
+                os.makedirs(path, exist_ok=True)
+            elif path in self._links:
+                if kind_of(path) != "link" or os.readlink(path) != self._links[path]:
+                    remove(path)
+                    os.symlink(self._links[path], path)
+            else:
+                self._put_back_file(path, *self._files[path])
+
+    def _put_back_file(self, path: str, copy: str, was: os.stat_result) -> None:
+        if kind_of(path) == "file" and _stamp(os.stat(path)) == _stamp(was):
+            return
+        if not copy:
+            raise CodecError(f"its output {path} was changed, and outputs_keep=False saves no content to put back")
+        remove(path)
+        shutil.copy2(copy, path)
+
+
+def _discard(folder: str, process: int) -> None:
+    if os.getpid() == process:  # not in a forked child
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _stamp(about: os.stat_result) -> tuple[int, ...]:
+    """Differs if a file was written."""
+    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
 class Files(Surrounding):
@@ -298,6 +371,13 @@ class Files(Surrounding):
     def repeat(self, context: CallContext, effect: Effect) -> None:
         """Leave the files alone: other code may have changed them since. They are outputs of the enclosing steps, too."""
         self._pass_on(context, _with_full_paths(effect, _Restoration(context, effect).paths))
+
+    def undo(self, context: CallContext, note: _Note) -> None:
+        assert note.backup is not None
+        try:
+            note.backup.put_back(alone=context.alone)
+        except OSError as error:
+            raise CodecError(f"an output cannot be put back: {error}") from error
 
     def _pass_on(self, context: CallContext, effect: Effect | Exception) -> None:
         outer = around(context)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..current import Around
+from ..errors import CodecError
 from ..identity.library_settings import LIBRARIES, changed, put
 from .protocol import CallContext, Surrounding
 
@@ -41,10 +42,11 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 class Taken:
-    """The ordinals that calls of `every_call` steps used inside a step or a loop, by step and arguments."""
+    """What calls of steps inside a step or a loop used: ordinals, by step and arguments, and entries."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, list[int]] = {}
+        self.applied: set[str] = set()  # keys of entries whose effects the scope did not have before
 
     def drop(self, call: str, number: int) -> None:
         if number in self.numbers.get(call, ()):
@@ -108,6 +110,14 @@ def took(call: str, number: int) -> None:
         taken.numbers.setdefault(call, []).append(number)
 
 
+def applied(run: Any, entry: str) -> None:
+    """A step has run or was skipped: from now on, the scope has the effects of its entry."""
+    if entry not in run.applied:
+        run.applied.add(entry)
+        for taken in _taken.get():
+            taken.applied.add(entry)
+
+
 def gave_back(call: str, number: int) -> None:
     """The call failed: the next identical call uses this ordinal."""
     for taken in _taken.get():
@@ -159,6 +169,18 @@ class Process(Surrounding):
         if "folder" in effect:
             os.chdir(effect["folder"])
 
+    def undo(self, context: CallContext, note: Changes) -> None:
+        for name, (was, _) in note.variables.items():
+            if was is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = was
+        if note.folder is not None and note.folder[0] != _folder():
+            try:
+                os.chdir(note.folder[0])
+            except OSError as error:
+                raise CodecError(f"the working directory cannot be {note.folder[0]} again: {error}") from error
+
     def repeat(self, context: CallContext, effect: dict[str, Any]) -> None:
         """For the enclosing steps: these are set, to whatever values they have now."""
         for changes in _changes.get():
@@ -187,6 +209,10 @@ class Calls(Surrounding):
         for call, numbers in note.numbers.items():
             for number in numbers:
                 context.run.give_back(call, number)
+
+    def undo(self, context: CallContext, note: Taken) -> None:
+        """The effects of the steps it called have been put back: the next attempt applies them again."""
+        context.run.applied.difference_update(note.applied)
 
     def restore(self, context: CallContext, effect: dict[str, int]) -> None:
         for call, times in effect.items():
@@ -219,6 +245,13 @@ class Settings(Surrounding):
                 new = {name: value for name, value in now.items() if name not in then or then[name] != value}
                 effect[library] = {"set": new, "default": [name for name in then if name not in now]}
         return effect or None
+
+    def undo(self, context: CallContext, note: dict[str, dict[str, Any]]) -> None:
+        """Nothing is put back if other steps ran at the same time: it would undo what they did."""
+        for library, then in note.items() if context.alone else ():
+            now = changed(library)
+            if now is not then and now != then:
+                put(library, then, now)
 
     def restore(self, context: CallContext, effect: Effect) -> None:
         for library, change in effect.items():

@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import CodecError, UsageError
 from ..identity.code.data import Datum
 from ..identity.display import Part
 from ..identity.values import Digests
 from ..identity.values.builtin_types import ATOMS
 from ..modules import loaded
 from .overlap import Member
-from .references import Roots, Walk, walk_from
+from .references import Backup, Roots, Walk, walk_from
 
 EXCUSED = "~"  # prefix of a digest: a difference to the recorded one is no reason to run the step again
 
@@ -58,7 +58,20 @@ class CallContext:
     files: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])  # files it read: size, time and digest
     first: bool = True  # False while a generator computes any item but its first
     generators_before: dict[str, Any] = field(default_factory=dict[str, Any])  # random generators before the first item
+    backups: dict[str, list[Backup]] = field(
+        default_factory=dict[str, list[Backup]]
+    )  # by kind, for a step with `retries`
     value: Any = None  # what the step returned
+
+    @property
+    def retried(self) -> bool:
+        """Whether what the step changes may have to be put back before another attempt."""
+        return bool(self.options.get("retries"))
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other step has run at the same time: what changed in shared data, this one changed."""
+        return self.member is None or not self.member.shares
 
     def __post_init__(self) -> None:
         self.roots = Roots(self._root, self._is_loose, self.walk)
@@ -159,6 +172,12 @@ class Surrounding:
     def failed(self, context: CallContext, note: Any) -> None:
         """Called when the step has raised."""
 
+    def undo(self, context: CallContext, note: Any) -> None:
+        """Put things back as they were before a step with `retries`, which has raised; `failed` was called before.
+
+        CodecError if that is not possible: then the step is not tried again. By default, nothing is put back.
+        """
+
 
 _kinds: dict[str, Surrounding] = {}
 verifying: set[str] = set()  # registered kinds with a `verify` of their own, which is called before every skip
@@ -235,6 +254,17 @@ class Watcher:
         """The step has raised."""
         for kind, note in reversed(self._notes):
             kind.failed(self.context, note)
+
+    def undo(self) -> None:
+        """Put back what the step changed before it raised. CodecError if something can't be put back; the rest is."""
+        first_error: Exception | None = None
+        for kind, note in reversed(self._notes):
+            try:
+                kind.undo(self.context, note)
+            except CodecError as error:
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
 
 
 # -- reads: their names begin with the name of their kind, as in "state:x"

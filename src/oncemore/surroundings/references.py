@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple, Union
 
@@ -331,6 +332,10 @@ class Roots:
                     f"{_label(kind, name)} consists of other objects than when the result was saved"
                 ) from error
 
+    def backup(self, kind: str, name: str) -> Backup:
+        """The contents of a noted root, to be put back."""
+        return Backup(_label(kind, name), self.notes[kind, name])
+
     def contents(self, kind: str, name: str) -> dict[int, Any]:
         """The content of every object under a root that can be changed, children by reference."""
         self.add(kind, name)
@@ -367,6 +372,38 @@ class Frozen:
     def thaw(self) -> None:
         for i, content in loads(self._contents, find=self._found.__getitem__).items():
             assign(self._found[i], content)
+
+
+class Backup:
+    """The contents of a root's objects, to be put back into them if the step fails and is tried again.
+
+    What an object holds by reference is noted by reference, so that nothing is replaced by a copy; anything else is pickled.
+    """
+
+    def __init__(self, label: str, note: Note) -> None:
+        self._label, self._note = label, note
+        self._contents: dict[int, Any] = {}
+        self._pickled: dict[int, bytes] = {}
+        indices = {id(obj): i for i, obj in note.walk.once()}
+        for i, content in _contents(note.walk).items():
+            mutator = mutator_of(type(note.walk.found[i]))
+            if mutator is None or not mutator.goes_back:
+                continue
+            if mutator.by_digest:
+                with suppress(CodecError):
+                    self._pickled[i] = dumps(content, lambda obj: indices.get(id(obj)))
+            else:
+                self._contents[i] = content
+
+    def put_back(self) -> None:
+        """CodecError if an object has changed that can't be put back."""
+        for i, obj, _ in list(self._note.changed()):
+            if i in self._contents:
+                assign(obj, self._contents[i])
+            elif i in self._pickled:
+                assign(obj, loads(self._pickled[i], find=self._note.walk.found.__getitem__))
+            else:
+                raise CodecError(f"{self._label} was changed in place, and a {type(obj).__name__} cannot be put back")
 
 
 def walk_from(root: Any, opaque: Collection[int] = (), most: int = sys.maxsize) -> Walk:

@@ -110,6 +110,12 @@ class Generators(Surrounding):
             if run is not None:
                 run.beside.epochs.leave([(f"random:{name}", state_digest(state))])
 
+    def undo(self, context: CallContext, note: dict[str, Any]) -> None:
+        """Nothing is set back if other steps ran at the same time: they may have drawn numbers, too."""
+        if context.alone:
+            now = states()
+            self.restore(context, {name: then for name, then in note.items() if not same_state(then, now[name])})
+
     def repeat(self, context: CallContext, effect: dict[str, Any]) -> None:
         """Nothing is set back: other code may have drawn numbers since."""
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from .. import current
+from .. import current, timeouts
 from ..codec import dumps, loads
 from ..current import Around, known
 from ..errors import CodecError, UsageError, warn
@@ -147,6 +147,7 @@ class State(MutableMapping[str, Any]):
             raise TypeError(f"run.state key {key!r} is not a string")
         if key == KEYS:
             raise UsageError(f"run.state key {KEYS!r} is reserved. Use another name")
+        timeouts.check()
         with _lock:
             active = self._watching(key)
             for watch in active:
@@ -175,6 +176,7 @@ class State(MutableMapping[str, Any]):
         return len(self._values)
 
     def _touch(self, key: str, *, sends: bool = False) -> None:
+        timeouts.check()
         if watches.open:
             with _lock:
                 for watch in self._watching(key, sends=sends):
