@@ -11,8 +11,9 @@ entries of the earlier key while a rotation of the key is unfinished.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import IntegrityError, StoreError, UsageError, warn
 from ..keys import ENCRYPTION, OTHERS, OWNER, ROTATION, RUNS, is_mark, sealed_as
@@ -89,15 +90,14 @@ def keyed(store: Store, *, writing: bool, strict: bool = False) -> Store:
 
 def _with_key(store: Store, *, writing: bool) -> Store:
     """The store itself if it is plain and its key is not being replaced; otherwise in a layer that does the rest."""
+    own = [key_in_use()]
     try:
-        marks = store.get_many((ENCRYPTION, ROTATION))
-        first = next(store.scan(RUNS, limit=1), (RUNS, None))[1]
+        notes = store.get_many((ENCRYPTION, ROTATION))
+        declared = _signed(notes.get(ENCRYPTION), ENCRYPTION, own) is not None
+        encrypted = declared or _begins_encrypted(store)
     except StoreError:  # the next read raises it
-        marks, first = {}, None
-    asked = encrypt()
-    rotation = _signed(ROTATION, marks.get(ROTATION))
-    declared = _signed(ENCRYPTION, marks.get(ENCRYPTION)) is not None
-    encrypted = declared or (first is not None and encryption.is_encrypted(first))
+        notes, declared, encrypted = {}, False, False
+    asked, rotation = encrypt(), _signed(notes.get(ROTATION), ROTATION, own)
     if not (asked or encrypted or rotation) or _is_keyed(store):
         return store
     if asked and not encrypted and not is_empty(store):
@@ -106,15 +106,24 @@ def _with_key(store: Store, *, writing: bool) -> Store:
             f"`oncemore key rotate --encrypt` encrypts them, or use another store"
         )
     found = Keyed(store, encrypts=asked or encrypted, rotation=rotation)
-    if found.encrypts and not declared:
-        if encrypted:
-            warn(
-                f"the store {store.url} is encrypted, but its note of that was altered or removed; it is treated as encrypted. "
-                f"Set ONCEMORE_ENCRYPT=1 where that must not depend on the store"
-            )
-        if writing:
-            found.declare()
+    if encrypted and not declared:
+        warn(
+            f"the store {store.url} is encrypted, but its note of that was altered or removed; it is still treated as "
+            f"encrypted. Set ONCEMORE_ENCRYPT=1 where that must not depend on the store"
+        )
+    if found.encrypts and not declared and writing:
+        found.declare()
     return found
+
+
+def is_encrypted(store: Store, keys: Collection[Key]) -> bool:
+    """Whether a store is encrypted: it says so, signed with one of `keys`, or at least its first run is."""
+    return _signed(store.get(ENCRYPTION), ENCRYPTION, keys) is not None or _begins_encrypted(store)
+
+
+def _begins_encrypted(store: Store) -> bool:
+    first = next(store.scan(RUNS, limit=1), (RUNS, None))[1]
+    return first is not None and encryption.is_encrypted(first)
 
 
 def is_empty(store: Store) -> bool:
@@ -134,28 +143,25 @@ def _is_keyed(store: Store) -> bool:
     return isinstance(store, Keyed)
 
 
-def _signed(key: str, data: Bytes | None) -> dict[str, Any] | None:
-    """What a signed note says; None if there is none, or one that was not signed with the key in use."""
+def _signed(data: Bytes | None, key: str, keys: Collection[Key]) -> dict[str, Any] | None:
+    """What a note says; None if there is none, or one that was not signed with one of `keys`."""
     try:
-        fields: dict[str, Any] | None = None if data is None else json.loads(bytes(unseal(data, key, secret())))
+        fields: dict[str, Any] | None = None if data is None else json.loads(bytes(opened(key, data, keys)))
         return fields
     except IntegrityError:
         return None
 
 
 def note(key: str, **fields: Any) -> Frames:
-    """A signed note about the store; see `_signed`."""
+    """A signed note about the store, as `_signed` reads it."""
     return seal([json.dumps(fields).encode()], key, secret())
 
 
 def rotation_of(store: Store) -> dict[str, Any] | None:
-    """The unfinished rotation of a store to the key in use: `before`, the id of the earlier key, and whether it was `plain`."""
-    return _signed(ROTATION, store.get(ROTATION))
-
-
-def is_declared(store: Store) -> bool:
-    """Whether the store says that it is encrypted."""
-    return _signed(ENCRYPTION, store.get(ENCRYPTION)) is not None
+    """The unfinished rotation of a store to the key in use: `before`, the id of the earlier key, and whether `plain` entries
+    are accepted meanwhile.
+    """
+    return _signed(store.get(ROTATION), ROTATION, [key_in_use()])
 
 
 def another_key(store: Store, owner: str) -> str:
@@ -172,7 +178,7 @@ def earlier(store: Store, owner: str) -> str:
     """The message for a store that was made with a key which has been replaced."""
     return (
         f"the store {store.url} was made with an earlier key of yours ({owner}), which the key in use ({key_id()}) has "
-        f"replaced: `oncemore key rotate --store ...` brings the store to the key in use"
+        f"replaced: `oncemore key rotate --store {shlex.quote(store.url)}` brings the store to the key in use"
     )
 
 
@@ -203,7 +209,7 @@ class Keyed(BaseStore):
 
     def declare(self) -> None:
         """Write the note that the store is encrypted, unless it is there."""
-        if not is_declared(self.below):
+        if _signed(self.below.get(ENCRYPTION), ENCRYPTION, [self.key]) is None:
             self.below.commit(put={ENCRYPTION: note(ENCRYPTION, cipher="AES-256-GCM")})
 
     # -- entries as they are stored, and as they are read
@@ -232,6 +238,24 @@ class Keyed(BaseStore):
             except IntegrityError:
                 pass  # who reads it finds the damage
         return data
+
+    def renewed(self, key: str, data: Bytes) -> Renewed:
+        """How an entry has to be written anew, so that only the key in use is needed for it. IntegrityError if it is damaged."""
+        if is_mark(key):
+            return Renewed(data, None, True)
+        name = sealed_as(key) or key
+        current = self.encrypts == encryption.is_encrypted(data) and (
+            not self.encrypts or encryption.encrypted_with(data) == self.key.id
+        )
+        plain = self.read(key, data if memoryview(data).readonly else bytearray(data))
+        try:
+            unseal(plain, name, self.key.signing)
+            verified = True
+        except IntegrityError:
+            verified = False
+        if current and (self.encrypts or not verified or memoryview(plain) == memoryview(data)):
+            return Renewed(data, None, verified)
+        return Renewed(data, self.written(name, [plain], log=name != key), verified)
 
     def written(self, key: str, frames: Frames, *, log: bool = False) -> Frames:
         """The frames as they are stored under `key`, or appended to the log `key`."""
@@ -300,6 +324,14 @@ class Keyed(BaseStore):
     def close(self) -> None:
         """Close the connections of the underlying store."""
         self.below.close()
+
+
+class Renewed(NamedTuple):
+    """An entry in a rotation: as it is stored, how it is to be stored (None: as it is), and whether its signature is valid."""
+
+    before: Bytes
+    frames: Frames | None
+    verified: bool
 
 
 class _Hold:
