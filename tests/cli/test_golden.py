@@ -22,6 +22,7 @@ WRITE = os.environ.pop("ONCEMORE_TEST_GOLDEN", "") == "write"  # here: tests see
 CASES = {
     "help": ["--help"],
     "key": ["key", "key --json", "key --store nowhere"],
+    "key-rotate": ["key rotate", "key rotate --encrypt --yes", "key", "verify", "key rotate --store nowhere"],
     "repair": ["repair", "repair --json", "repair --store nowhere"],
     "runs": ["runs", "runs --json", "runs --workflow etl --limit 1", "runs --status failed", "runs --workflow no"],
     "show": ["show nightly", "show broken", "show mailing", "show trial", "show nightly --json"],

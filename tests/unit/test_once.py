@@ -29,6 +29,8 @@ from tests.unit.again import scope
 
 # -- idempotency keys
 
+pytestmark = pytest.mark.encrypted_too
+
 
 @checkpointed
 def key_of(invoice: str) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import IntegrityError, StoreError, UsageError, warn
-from ..keys import ENCRYPTION, OTHERS, OWNER, ROTATION, RUNS, is_mark, sealed_as
+from ..keys import ENCRYPTION, OTHERS, OWNER, ROTATION, RUNS, is_mark, record_key, sealed_as
 from ..settings import Key, earlier_key, earlier_key_file, encrypt, key_id, key_in_use, key_source, secret
 from ..stores import BaseStore, Bytes, Change, Frames, Hold, Store
 from ..stores.layered import Overlay, Within
@@ -30,15 +30,22 @@ def owner_of(store: Store) -> str:
     verifies its first run.
     """
     try:
-        owner = bytes(store.get(OWNER) or b"").decode("ascii", "replace")
-        first = None if owner else next(store.scan(RUNS, limit=1), None)
-        if first is not None and first[1] is not None:
-            opened(first[0], first[1], [key_in_use()])
-        return owner
+        return _owner(store, store.get(OWNER))
     except IntegrityError:
         return UNKNOWN
     except StoreError:  # the next read raises it
         return ""
+
+
+def _owner(store: Store, noted: Bytes | None) -> str:
+    """See `owner_of`; `noted` is what the store says."""
+    first = None if noted else next(store.scan(RUNS, limit=1), None)
+    if first is not None and first[1] is not None:
+        try:
+            opened(first[0], first[1], [key_in_use()])
+        except IntegrityError:
+            return UNKNOWN
+    return bytes(noted or b"").decode("ascii", "replace")
 
 
 def opened(key: str, data: Bytes, keys: Collection[Key]) -> memoryview:
@@ -67,16 +74,21 @@ def claim(store: Store) -> str:
     return owner or own
 
 
-def keyed(store: Store, *, writing: bool, strict: bool = False) -> Store:
+def keyed(store: Store, *, writing: bool, strict: bool = False, run_id: str = "") -> Store:
     """The store as the key in use sees it: all of it if the key is the owner, otherwise what the key itself has written.
 
     `writing` makes the key in use the owner of a new store. `strict` raises IntegrityError if another key is. An encrypted
-    store is returned decrypted; UsageError if `ONCEMORE_ENCRYPT` asks for one and this one has plaintext.
+    store is returned decrypted; UsageError if `ONCEMORE_ENCRYPT` asks for one and this one has plaintext. `run_id` is the run
+    that is about to be opened, if any.
     """
     if isinstance(store, Keyed):
         return store
-    owner = claim(store) if writing else owner_of(store)
-    own = key_id()
+    own, wanted = key_id(), [ENCRYPTION, ROTATION, *([record_key(run_id)] if run_id else [])]
+    try:
+        notes = store.get_many([OWNER, *wanted])
+        owner = _owner(store, notes.get(OWNER)) or (claim(store) if writing else "")
+    except StoreError:  # the next read raises it
+        return store
     if owner not in ("", own):
         if earlier_key(owner) is not None:
             raise UsageError(earlier(store, owner))
@@ -85,18 +97,16 @@ def keyed(store: Store, *, writing: bool, strict: bool = False) -> Store:
             raise IntegrityError(problem)
         warn(f"{problem}. Until then, new runs are stored separately and the existing ones stay unchanged")
         store = Within(store, f"{OTHERS}{own}/")
-    return _with_key(store, writing=writing)
+        notes = store.get_many(wanted)
+    return _with_key(store, notes, writing=writing)
 
 
-def _with_key(store: Store, *, writing: bool) -> Store:
+def _with_key(store: Store, notes: Mapping[str, Bytes | None], *, writing: bool) -> Store:
     """The store itself if it is plain and its key is not being replaced; otherwise in a layer that does the rest."""
     own = [key_in_use()]
-    try:
-        notes = store.get_many((ENCRYPTION, ROTATION))
-        declared = _signed(notes.get(ENCRYPTION), ENCRYPTION, own) is not None
-        encrypted = declared or _begins_encrypted(store)
-    except StoreError:  # the next read raises it
-        notes, declared, encrypted = {}, False, False
+    declared = _signed(notes.get(ENCRYPTION), ENCRYPTION, own) is not None
+    record = next((data for key, data in notes.items() if key.startswith(RUNS)), None)
+    encrypted = declared or (_begins_encrypted(store) if record is None else encryption.is_encrypted(record))
     asked, rotation = encrypt(), _signed(notes.get(ROTATION), ROTATION, own)
     if not (asked or encrypted or rotation) or _is_keyed(store):
         return store
