@@ -74,11 +74,22 @@ def shared(x: int) -> str:
 
 
 MARKS = [
-    *("in-an-argument", "in-the-source", "in-a-result", "in-a-global", "in-a-large-value", "in-printed-output", "in-a-file"),
+    *(
+        "in-an-argument",
+        "in-the-source",
+        "in-a-result",
+        "in-a-global",
+        "in-a-large-value",
+        "in-printed-output",
+        "in-a-file",
+    ),
     *("in-an-item", "in-a-receipt", "in-an-error", "in-a-memoized-result", "in-a-state-key"),
     *("in-metadata", "in-a-workflow", "in-a-loop"),
 ]
-COMPRESSED = ["in-an-account", "in-a-state-value"]  # nobody can read these in a plain store either, without unpacking it
+COMPRESSED = [
+    "in-an-account",
+    "in-a-state-value",
+]  # nobody can read these in a plain store either, without unpacking it
 
 
 def everything(store: str = "./.oncemore", **options: Any) -> Any:

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from oncemore import CheckpointWarning, File, History, IntegrityError, UsageError, checkpoint_scope, checkpointed, memoized
+from oncemore import (
+    CheckpointWarning,
+    File,
+    History,
+    IntegrityError,
+    UsageError,
+    checkpoint_scope,
+    checkpointed,
+    memoized,
+)
 from oncemore.cli import main
 from oncemore.codec.keyed import Keyed
 from oncemore.history import rotation
@@ -160,7 +169,9 @@ def test_an_empty_store_and_one_of_another_key_are_left_alone(store: str, monkey
         rotate(store)
 
 
-def test_runs_that_the_new_key_has_stored_separately_are_not_hidden(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_the_new_key_has_stored_separately_are_not_hidden(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ONCEMORE_KEY", "the present key, long enough to be one")
     flow(store)
     monkeypatch.setenv("ONCEMORE_KEY", "the other key, long enough to be one")

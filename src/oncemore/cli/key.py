@@ -24,7 +24,7 @@ _COLUMNS = columns("what", "is", text="is")
 @options.reads
 @click.pass_context
 def key(ctx: click.Context, store: str | None, as_json: bool) -> None:
-    """Show which key is in use and where it comes from, or replace it.
+    """Show which key is in use and where it comes from.
 
     Prints a short id of the key, never the key itself, and never creates a key. The exit code is 3 if the store was made with
     another key: its runs can't be verified with this one, and new runs are stored separately. `oncemore key rotate` replaces
@@ -109,10 +109,9 @@ def rotate(ctx: click.Context, encrypt: bool, store: str | None, as_json: bool, 
 
 
 def _report(done: rotation.Rotated) -> list[str]:
-    lines = [
-        f"{plural(done.entries, 'entry', 'entries')} of {done.store} now {'have' if done.entries != 1 else 'has'} the key "
-        f"{done.key}{' and are encrypted' if done.encrypted else ''}"
-    ]
+    now = "has" if done.entries == 1 else "have"
+    rewritten = f"{plural(done.entries, 'entry', 'entries')} of {done.store} now {now} the key {done.key}"
+    lines = [f"{rewritten}; the store is encrypted" if done.encrypted else rewritten]
     if done.damaged:
         lines.append(
             f"{plural(len(done.damaged), 'entry', 'entries')} can't be verified: {', '.join(done.damaged[:5])}. "

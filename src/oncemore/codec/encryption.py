@@ -70,9 +70,10 @@ def encrypt(frames: Frames, name: str, key: Key, *, log: bool = False) -> list[B
     header = _HEADER.pack(_HEAD, _TO_LOG if log else _TO_KEY, bytes.fromhex(key.id), salt, nonce)
     encryptor = _cipher()(_entry_key(key, salt), nonce).encryptor()
     encryptor.authenticate_additional_data(header + name.encode())
-    pieces: list[Bytes] = [header, *(encryptor.update(part) for part in _slices(frames)), encryptor.finalize()]
-    pieces.append(encryptor.tag)
-    return [b"".join(pieces)] if sum(map(len, pieces)) < _SMALL else pieces
+    content = _through(encryptor, frames, sum(memoryview(frame).nbytes for frame in frames))
+    encryptor.finalize()
+    pieces: list[Bytes] = [header, content, encryptor.tag]
+    return [b"".join(pieces)] if len(content) < _SMALL else pieces
 
 
 def decrypt(data: Bytes, name: str, keys: Iterable[Key]) -> Bytes:
@@ -93,16 +94,22 @@ def decrypt(data: Bytes, name: str, keys: Iterable[Key]) -> Bytes:
     size = view.nbytes - ADDED
     decryptor = _cipher()(_entry_key(key, salt), nonce, bytes(view[-_TAG:])).decryptor()
     decryptor.authenticate_additional_data(header + (name[:-_DIGITS] if bound == _TO_LOG else name).encode())
-    room, filled = allocate(size + _SPARE), 0
-    for part in _slices([view[_HEADER.size : -_TAG]]):
-        filled += decryptor.update_into(part, room[filled:])
+    content = _through(decryptor, [view[_HEADER.size : -_TAG]], size)
     try:
         decryptor.finalize()
     except Exception as error:
         if type(error).__name__ != "InvalidTag":
             raise
         raise IntegrityError(f"entry {name} was altered, or moved from another key") from None
-    return bytes(room[:size]) if view.readonly else room[:size]
+    return bytes(content) if view.readonly else content
+
+
+def _through(context: Any, frames: Frames, size: int) -> memoryview:
+    """What a cipher makes of the frames, in new memory."""
+    room, filled = allocate(size + _SPARE), 0
+    for part in _slices(frames):
+        filled += context.update_into(part, room[filled:])
+    return room[:size]
 
 
 def _entry_key(key: Key, salt: bytes) -> bytes:

@@ -13,7 +13,18 @@ from dataclasses import dataclass
 
 from .. import records
 from ..codec import encryption
-from ..codec.keyed import Keyed, Renewed, another_key, is_empty, is_encrypted, keyed, note, opened, owner_of, rotation_of
+from ..codec.keyed import (
+    Keyed,
+    Renewed,
+    another_key,
+    is_empty,
+    is_encrypted,
+    keyed,
+    note,
+    opened,
+    owner_of,
+    rotation_of,
+)
 from ..errors import IntegrityError, UsageError
 from ..keys import ENCRYPTION, OTHERS, OWNER, ROTATION, RUNS, run_id_of
 from ..settings import Key, earlier_key, earlier_key_file, encrypt, key_in_use, key_source, replace_key
@@ -115,7 +126,9 @@ def _require_idle(rotation: Rotation) -> None:
         if records.status(store, record) == "running":
             running.append(run_id_of(key))
     if running:
-        raise UsageError(f"the key can't be replaced while runs are running ({', '.join(running[:5])}): stop them first")
+        raise UsageError(
+            f"the key can't be replaced while runs are running ({', '.join(running[:5])}): stop them first"
+        )
 
 
 def rotate(rotation: Rotation, progress: Progress | None = None) -> Rotated:
@@ -153,8 +166,12 @@ def _begin(rotation: Rotation) -> None:
     if rotation.encrypts:
         put[ENCRYPTION] = note(ENCRYPTION, cipher="AES-256-GCM")
     owner = store.get(OWNER)
-    if owner_of(store) not in ("", rotation.before.id, key_in_use().id) or not store.commit(put=put, expect={OWNER: owner}):
-        raise UsageError(f"another process has just changed the key of the store {store.url}: run `oncemore key rotate` again")
+    if owner_of(store) not in ("", rotation.before.id, key_in_use().id) or not store.commit(
+        put=put, expect={OWNER: owner}
+    ):
+        raise UsageError(
+            f"another process has just changed the key of the store {store.url}: run `oncemore key rotate` again"
+        )
 
 
 def _rewrite(layer: Keyed, progress: Progress) -> tuple[int, list[str]]:
