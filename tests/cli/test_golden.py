@@ -124,8 +124,6 @@ def masked(text: str) -> str:
         r"\1",
         text,
     )
-    text = re.sub(
-        r'(?m)(^(?:key|earlier keys|store made with)  |key": "|the key |/key\.)[0-9a-f]{8}\b', r"\1HEX", text
-    )
+    text = re.sub(r'(?m)(^(?:key|earlier keys|store made with)  |key": "|the key |/key\.)[0-9a-f]{8}\b', r"\1HEX", text)
     text = re.sub(r"(?m)^(file system|free space)  \w+  .*", r"\1", text)
     return re.sub(r"(?s)(\$ oncemore completion bash\n).*(_oncemore_completion_setup;\n)", r"\1...\n\2", text)

@@ -288,7 +288,7 @@ def test_workers_of_a_pool_read_and_write_encrypted_entries(method: str, script:
                         print(list(pool.map(step, range(3))) == [f"MARK-in-a-result {{x}}" for x in range(3)])
     """
     done = script(source)
-    assert sorted(done.lines) == ["True", "True", "ran", "ran", "ran"], done.err
+    assert (done.out.count("True"), done.out.count("ran")) == (2, 3), done.err  # lines of two workers may run together
     assert readable(str(script.folder / ".oncemore")) == set()
 
 
