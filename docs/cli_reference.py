@@ -39,14 +39,16 @@ def page() -> str:
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
-def _command(command: click.Command, parent: click.Context) -> Iterator[str]:
+def _command(command: click.Command, parent: click.Context, heading: str = "##") -> Iterator[str]:
     context = click.Context(command, parent=parent, info_name=command.name)
-    yield f"## {command.name}"
+    yield f"{heading} {context.command_path.partition(' ')[2]}"
     yield f"```text\n{command.get_usage(context).removeprefix('Usage: ')}\n```"
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         yield f"```text\n{paragraph[2:]}\n```" if paragraph.startswith("\b\n") else paragraph.replace("\n", " ")
     lines = [_option(each, context) for each in command.get_params(context) if isinstance(each, click.Option)]
     yield "\n".join(["| option | |", "|---|---|", *lines])
+    for each in command.commands.values() if isinstance(command, click.Group) else ():
+        yield from _command(each, context, f"{heading}#")
 
 
 def _option(option: click.Option, context: click.Context) -> str:

@@ -92,6 +92,19 @@ def isolated(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypat
     return home
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of a module marked `encrypted_too` twice: with plain stores, and with encrypted ones."""
+    if metafunc.definition.get_closest_marker("encrypted_too") is not None:
+        metafunc.parametrize("at_rest", ["plain", "encrypted"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def at_rest(request: pytest.FixtureRequest, isolated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether stores are encrypted in this test."""
+    if getattr(request, "param", "plain") == "encrypted":
+        monkeypatch.setenv("ONCEMORE_ENCRYPT", "1")
+
+
 @pytest.fixture
 def script(tmp_path: Path) -> Iterator[Script]:
     """Runs Python source in a new process inside `tmp_path`; see `tests.processes.Script`."""

@@ -37,7 +37,7 @@ STORES = {"stores", "stores.buffers", "errors", "modules"}  # a store knows noth
 HEAVY = {
     *("numpy", "pandas", "polars", "pyarrow", "joblib", "attr", "hypothesis", "pytest"),
     *("psycopg", "redis", "obstore", "dask", "ray", "rich", "click", "IPython"),
-    *("langgraph", "sklearn", "tenacity"),
+    *("langgraph", "sklearn", "tenacity", "cryptography"),
 }
 
 # Rooms that a script enters only if it asks for them: they are imported where they are needed.

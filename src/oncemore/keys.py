@@ -27,6 +27,8 @@ WAITING = "waiting/"  # marks of calls that wait for a lease
 USED = "used/"  # marks of when a memoized function last had a hit
 
 OWNER = "key/owner"  # holds the id of the key that the store was made with. Not signed, as other keys must read it
+ENCRYPTION = "key/encryption"  # says that the store is encrypted; signed
+ROTATION = "key/rotation"  # while a rotation of the key is unfinished: the earlier key; signed
 OTHERS = "other/"  # what the keys of entries written with other keys begin with
 
 # Stamps: random bytes, replaced whenever something happens, so that a commit can expect that it has not happened meanwhile.
@@ -275,3 +277,8 @@ def sealed_as(key: str) -> str | None:
     if key.startswith(EVENTS):
         return key[: key.rindex("/") + 1]
     return None if key.startswith(_UNSIGNED) else key
+
+
+def is_mark(key: str) -> bool:
+    """Whether the key is that of a mark or stamp, or another key's. These are neither signed nor encrypted by this key."""
+    return key.startswith(_UNSIGNED)

@@ -103,7 +103,7 @@ class checkpoint_scope:
             store = open_store(f"memory://disabled-{os.urandom(8).hex()}")
         else:
             store = open_store(default_target() if self._store is None else self._store)
-            store = keyed(store, writing=current.rehearsal is None, strict=self._options["strict"])
+            store = keyed(store, writing=current.rehearsal is None, strict=self._options["strict"], run_id=run_id)
         run = _new_session(run_id, store, **self._options).open()
         wanted = asked is not None or is_terminal(sys.stderr)
         if wanted and not self._quiet and current.rehearsal is None:
@@ -263,7 +263,7 @@ def _join(reference: Reference) -> Session:
 
 
 def _open_joined(reference: Reference) -> Session:
-    store = keyed(open_store(reference.store), writing=False)
+    store = keyed(open_store(reference.store), writing=False, run_id=reference.id)
     if not reference.id:
         return _shared_only(store)
     options = {name: getattr(reference, name) for name in ("strict", "inputs", "refresh", "packages")}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
 from collections.abc import Iterable
@@ -21,11 +23,20 @@ _SWITCH = {**dict.fromkeys(_OFF, False), **dict.fromkeys(_ON, True)}
 
 def disabled() -> bool:
     """Whether `ONCEMORE_DISABLE` asks for plain calls."""
-    given = os.environ.get("ONCEMORE_DISABLE", "").strip()
+    return _switch("ONCEMORE_DISABLE")
+
+
+def encrypt() -> bool:
+    """Whether `ONCEMORE_ENCRYPT` asks for encrypted stores."""
+    return _switch("ONCEMORE_ENCRYPT")
+
+
+def _switch(name: str) -> bool:
+    given = os.environ.get(name, "").strip()
     try:
         return _SWITCH[given.lower()]
     except KeyError:
-        raise UsageError(f"ONCEMORE_DISABLE={given} is unknown; use one of {_words(_SWITCH)}") from None
+        raise UsageError(f"{name}={given} is unknown; use one of {_words(_SWITCH)}") from None
 
 
 class Report(NamedTuple):
@@ -71,14 +82,31 @@ def _words(known: Iterable[str]) -> str:
     return ", ".join(filter(None, known))
 
 
-# -- the secret that signs every entry: kept outside the store, so write access to the store is not enough to forge one
+# -- the key: signs every entry, and encrypts them if asked to. Kept outside the store, so write access to the store is not
+#    enough to forge an entry, and read access not enough to read an encrypted one
 
 _CONTEXT = "oncemore 2026-11-16 entry authentication"
 _ID_CONTEXT = "oncemore 2026-11-18 key id"
+_ENCRYPTION_CONTEXT = "oncemore 2026-11-18 entry encryption"
+
+
+class Key(NamedTuple):
+    """A key: what signs, what encrypts, and a short id that tells keys apart and reveals nothing about them."""
+
+    id: str
+    signing: bytes
+    encryption: bytes
+
+    @staticmethod
+    def of(material: bytes) -> Key:
+        """The key made from the content of a key file, or of `ONCEMORE_KEY`."""
+        signing = blake3(material, derive_key_context=_CONTEXT).digest()
+        encryption = blake3(material, derive_key_context=_ENCRYPTION_CONTEXT).digest()
+        return Key(blake3(signing, derive_key_context=_ID_CONTEXT).hexdigest(length=4), signing, encryption)
 
 
 def key_file() -> str:
-    """The path of the file that holds the secret, unless `ONCEMORE_KEY` is set."""
+    """The path of the file that holds the key, unless `ONCEMORE_KEY` is set."""
     return os.path.join(_config_home() or os.path.join(os.path.expanduser("~"), ".config"), "oncemore", "key")
 
 
@@ -88,22 +116,26 @@ def _config_home() -> str:
     return base if os.path.isabs(base) else ""
 
 
-def secret() -> bytes:
-    """The 32 bytes that sign and verify entries: from `ONCEMORE_KEY`, or the user's key file, created on first use."""
+def key_in_use() -> Key:
+    """The key that signs and verifies entries: from `ONCEMORE_KEY`, or the user's key file, created on first use."""
     get = os.environ.get
     return _derived(get("ONCEMORE_KEY"), get("XDG_CONFIG_HOME"), get("HOME"))
 
 
+def secret() -> bytes:
+    """The 32 bytes that sign and verify entries."""
+    return key_in_use().signing
+
+
 @lru_cache(maxsize=8)
-def _derived(given: str | None, *where: str | None) -> bytes:
-    """The secret for these environment variables. Cached, as every entry needs it."""
-    material = given.encode() if given else _read(key_file())
-    return blake3(material, derive_key_context=_CONTEXT).digest()
+def _derived(given: str | None, *where: str | None) -> Key:
+    """The key for these environment variables. Cached, as every entry needs it."""
+    return Key.of(given.encode() if given else _read(key_file()))
 
 
 def key_id() -> str:
     """A short id of the key in use, to tell keys apart. It reveals nothing about the key."""
-    return blake3(secret(), derive_key_context=_ID_CONTEXT).hexdigest(length=4)
+    return key_in_use().id
 
 
 class KeySource(NamedTuple):
@@ -115,7 +147,7 @@ class KeySource(NamedTuple):
 
 
 def key_source() -> KeySource:
-    """Where `secret` takes the key from. Neither reads nor creates the key file."""
+    """Where `key_in_use` takes the key from. Neither reads nor creates the key file."""
     path, home, config = key_file(), os.environ.get("HOME"), _config_home()
     if os.environ.get("ONCEMORE_KEY"):
         return KeySource("ONCEMORE_KEY", path, True)
@@ -150,17 +182,74 @@ def _read(path: str) -> bytes:
 
 def _create(path: str) -> None:
     os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-    draft = f"{path}.{os.urandom(8).hex()}"
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    draft = _draft(path)
     try:
-        with open(descriptor, "wb") as file:
-            file.write(os.urandom(32))
-        try:
-            os.link(draft, path)  # unlike rename, never replaces a key that another process has just created
-        except FileExistsError:
-            pass
+        os.link(draft, path)  # unlike rename, never replaces a key that another process has just created
+    except FileExistsError:
+        pass
     finally:
         os.unlink(draft)
+
+
+def _draft(path: str) -> str:
+    """Write 32 new random bytes to a temporary file beside the key file. Returns its path."""
+    draft = f"{path}.{os.urandom(8).hex()}"
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(os.urandom(32))
+        file.flush()
+        os.fsync(file.fileno())
+    return draft
+
+
+# -- earlier keys, which `oncemore key rotate` has replaced. They stay beside the key file until the user deletes them
+
+
+def earlier_key_file(key: str) -> str:
+    """The path at which the key with this id is kept once another has replaced it."""
+    return f"{key_file()}.{key}"
+
+
+def earlier_key(key: str) -> Key | None:
+    """The earlier key with this id: from `ONCEMORE_OLD_KEY`, or from its file beside the key file; None if there is none."""
+    given = os.environ.get("ONCEMORE_OLD_KEY")
+    if given and (found := Key.of(given.encode())).id == key:
+        return found
+    path = earlier_key_file(key)
+    if re.fullmatch("[0-9a-f]{8}", key) and os.path.exists(path) and (found := Key.of(_read(path))).id == key:
+        return found
+    return None
+
+
+def earlier_keys() -> list[Key]:
+    """All earlier keys that are known here."""
+    folder, name = os.path.split(key_file())
+    ids = [each.removeprefix(f"{name}.") for each in sorted(os.listdir(folder))] if os.path.isdir(folder) else []
+    given = os.environ.get("ONCEMORE_OLD_KEY")
+    found = map(earlier_key, [*ids, *([Key.of(given.encode()).id] if given else [])])
+    return list({key.id: key for key in found if key is not None}.values())
+
+
+def replace_key(before: Key) -> Key:
+    """Put a new key into the key file and keep `before`, the present one, beside it. Survives a power cut once it returns."""
+    path = key_file()
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # two at once could lose the key of the one that was faster
+        if Key.of(_read(path)) != before:
+            raise UsageError(f"another process has just replaced the key in {path}: run `oncemore key rotate` again")
+        draft = _draft(path)
+        try:
+            with contextlib.suppress(FileExistsError):  # left by an attempt that was killed
+                os.link(path, earlier_key_file(before.id))
+            os.replace(draft, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(draft)
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    _derived.cache_clear()
+    return key_in_use()
 
 
 # -- durations and sizes

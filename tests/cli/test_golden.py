@@ -22,6 +22,7 @@ WRITE = os.environ.pop("ONCEMORE_TEST_GOLDEN", "") == "write"  # here: tests see
 CASES = {
     "help": ["--help"],
     "key": ["key", "key --json", "key --store nowhere"],
+    "key-rotate": ["key rotate", "key rotate --encrypt --yes", "key", "verify", "key rotate --store nowhere"],
     "repair": ["repair", "repair --json", "repair --store nowhere"],
     "runs": ["runs", "runs --json", "runs --workflow etl --limit 1", "runs --status failed", "runs --workflow no"],
     "show": ["show nightly", "show broken", "show mailing", "show trial", "show nightly --json"],
@@ -138,6 +139,6 @@ def masked(text: str) -> str:
         r"\1",
         text,
     )
-    text = re.sub(r'(?m)(^(?:key|store made with)  |key": ")[0-9a-f]{8}\b', r"\1HEX", text)
+    text = re.sub(r'(?m)(^(?:key|earlier keys|store made with)  |key": "|the key |/key\.)[0-9a-f]{8}\b', r"\1HEX", text)
     text = re.sub(r"(?m)^(file system|free space)  \w+  .*", r"\1", text)
     return re.sub(r"(?s)(\$ oncemore completion bash\n).*(_oncemore_completion_setup;\n)", r"\1...\n\2", text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from oncemore.codec.keyed import Keyed
 from oncemore.stores import Store
 from oncemore.stores.disk import DiskStore
 from oncemore.stores.layered import Overlay, Within
@@ -42,3 +43,17 @@ class TestWithin(StoreContract):
 
     def make_store(self, tmp_path: Path) -> Store:
         return Within(DiskStore(tmp_path), "other/abc/")
+
+
+class TestKeyed(StoreContract):
+    test_it_travels_by_url_and_by_pickle = None  # its URL is that of the store below
+
+    def make_store(self, tmp_path: Path) -> Store:
+        return Keyed(DiskStore(tmp_path), encrypts=True)
+
+
+class TestKeyedInMemory(StoreContract):
+    test_it_travels_by_url_and_by_pickle = None
+
+    def make_store(self, tmp_path: Path) -> Store:
+        return Keyed(MemoryStore(str(tmp_path)), encrypts=True)

@@ -21,6 +21,8 @@ from tests.processes import Script
 
 Ran = Callable[[], "list[str]"]
 
+pytestmark = pytest.mark.encrypted_too
+
 
 @pytest.fixture
 def ran(capsys: pytest.CaptureFixture[str]) -> Ran:

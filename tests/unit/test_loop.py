@@ -18,6 +18,8 @@ from oncemore.events import SnapshotSaved
 from tests.processes import Script
 from tests.unit.again import scope
 
+pytestmark = pytest.mark.encrypted_too
+
 
 class Stop(Exception):
     pass

@@ -27,6 +27,8 @@ from oncemore import (
 )
 from tests.processes import Script
 
+pytestmark = pytest.mark.encrypted_too
+
 
 class Calls:
     """What was printed so far: the functions here print when they run."""

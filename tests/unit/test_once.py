@@ -26,8 +26,11 @@ from oncemore.retention import keep_last
 from oncemore.stores import open_store
 from tests.processes import Script
 from tests.unit.again import scope
+from tests.unit.pasts import store_url
 
 # -- idempotency keys
+
+pytestmark = pytest.mark.encrypted_too
 
 
 @checkpointed
@@ -417,22 +420,22 @@ def test_removed_by_a_retention_policy_it_is_not_performed_again() -> None:
 
 
 def test_a_damaged_checkpoint_does_not_perform_it_again() -> None:
-    with checkpoint_scope("run", store="memory://damaged-once") as run:
+    with checkpoint_scope("run", store=store_url("memory", "damaged-once")) as run:
         billing()("a")
     (event,) = (e for e in run.events() if isinstance(e, StepCompleted))
     run.store.commit(put={event.entry: [b"nonsense"]})
-    with checkpoint_scope("run", store="memory://damaged-once"):
+    with checkpoint_scope("run", store=store_url("memory", "damaged-once")):
         with pytest.warns(CheckpointWarning, match="not performed again .*damaged"):
             assert billing()("a") == {"receipt": "a"}
     assert PERFORMED == ["a"]
 
 
 def test_a_damaged_record_of_what_was_performed_is_an_error_until_the_user_decides() -> None:
-    with checkpoint_scope("run", store="memory://damaged-record") as run:
+    with checkpoint_scope("run", store=store_url("memory", "damaged-record")) as run:
         billing()("a")
     ((key, _),) = run._session.entries.intents()
     run.store.commit(put={key: [b"nonsense"]})
-    with checkpoint_scope("run", store="memory://damaged-record"):
+    with checkpoint_scope("run", store=store_url("memory", "damaged-record")):
         assert billing("1")("a") == {"receipt": "a"}  # its checkpoint is well
         with pytest.raises(IntegrityError, match=r"cannot tell whether pay-.* was performed.*pay.refresh"):
             billing("2")("a")

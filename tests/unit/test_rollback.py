@@ -11,6 +11,8 @@ from oncemore.events import RollbackUndone, RolledBack
 from tests.processes import Script
 from tests.unit.pasts import both, content, flow, names, ran, store_url
 
+pytestmark = pytest.mark.encrypted_too
+
 
 @pytest.fixture(params=both)
 def store(request: pytest.FixtureRequest) -> str:

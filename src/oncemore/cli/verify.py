@@ -35,7 +35,7 @@ def verify(ctx: click.Context, store: str | None, as_json: bool) -> None:
     The exit code is 0 if nothing is damaged, missing or foreign, else 3.
     """
     history = open_history(store)
-    with _progress() as progress:
+    with progress_bar("verifying") as progress:
         found = history.verify(progress)
     rows = [(each.kind, each.run, each.message, each.key) for each in found.findings]
     print_result(as_json, {**dataclasses.asdict(found), "well": found.well}, (_FINDINGS, rows), _verdict(found))
@@ -54,7 +54,7 @@ def _verdict(found: Verified) -> str:
 
 
 @contextmanager
-def _progress() -> Generator[Progress | None, None, None]:
+def progress_bar(doing: str) -> Generator[Progress | None, None, None]:
     """A progress bar on standard error, if that is a terminal."""
     if not sys.stderr.isatty():
         yield None
@@ -62,7 +62,7 @@ def _progress() -> Generator[Progress | None, None, None]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("verifying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("verifying", total=None)
+        task = bar.add_task(doing, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

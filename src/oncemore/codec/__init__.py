@@ -28,6 +28,7 @@ from .pickling import Finding, Naming, from_pickle, offender, to_pickle
 
 __all__ = [
     "ALIAS",
+    "ENCRYPTED",
     "FILES",
     "GLOBALS",
     "MAGIC",
@@ -47,6 +48,7 @@ __all__ = [
     "loads",
     "offender",
     "pack",
+    "resigned",
     "seal",
     "tombstone",
     "unseal",
@@ -55,6 +57,7 @@ __all__ = [
 
 MAGIC = b"ONCE"
 VERSION = 1
+ENCRYPTED = 2  # the version of an encrypted entry, see encryption.py
 _HEAD = MAGIC + bytes((VERSION,))
 _MAC = 32
 _LENGTH = struct.Struct("<I")
@@ -94,11 +97,23 @@ def unseal(data: Bytes, key: str, secret: bytes) -> memoryview:
     view = memoryview(data)
     if view.nbytes < len(_HEAD) + _MAC or data[:4] != MAGIC:
         raise IntegrityError(f"entry {key} was truncated or overwritten")
+    if view[4] == ENCRYPTED:
+        raise IntegrityError(f"entry {key} is encrypted, but the store is not: set ONCEMORE_ENCRYPT=1 if it should be")
     if view[4] != VERSION:
         raise IntegrityError(f"entry {key} has format {view[4]}; this version of oncemore reads format {VERSION}")
     if not compare_digest(_mac(key, secret, view[:-_MAC]), view[-_MAC:]):
         raise IntegrityError(f"entry {key} was altered, moved from another key, or signed with another secret")
     return view[len(_HEAD) : -_MAC]
+
+
+def resigned(data: Bytes, key: str, before: bytes, secret: bytes) -> Bytes:
+    """An entry that was signed with the secret `before`, signed with `secret`. A writable buffer is changed in place."""
+    unseal(data, key, before)
+    mac = _mac(key, secret, memoryview(data)[:-_MAC])
+    if memoryview(data).readonly:
+        return bytes(data[:-_MAC]) + mac
+    memoryview(data)[-_MAC:] = mac
+    return data
 
 
 def unsigned(data: Bytes) -> memoryview:

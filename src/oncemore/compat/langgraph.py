@@ -95,10 +95,8 @@ class OncemoreSaver(BaseCheckpointSaver[str]):
         self, store: str | os.PathLike[str] | Store | None = None, *, serde: SerializerProtocol | None = None
     ) -> None:
         super().__init__(serde=serde)
-        opened = open_store(default_target() if store is None else store)
-        if current.rehearsal is not None:
-            opened = current.rehearsal.over(opened)
-        self.store = keyed(opened, writing=current.rehearsal is None)
+        opened = keyed(open_store(default_target() if store is None else store), writing=current.rehearsal is None)
+        self.store = opened if current.rehearsal is None else current.rehearsal.over(opened)
 
     # -- read
 

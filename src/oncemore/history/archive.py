@@ -2,7 +2,8 @@
 
 An archive is a zip file: `manifest.json` lists every entry with its digest, `signature` signs the manifest with the exporter's
 key, and `entries/N` contain the bytes. An import signs every entry with the importer's key. It does so only if the manifest is
-signed with that key, too, or if the importer explicitly trusts the archive.
+signed with that key, too, or if the importer explicitly trusts the archive. The entries of an encrypted store stay encrypted in
+the archive, with the exporter's key.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from blake3 import blake3
 
 from .. import records
 from ..codec import Decoded, seal, unseal, unsigned
+from ..codec.encryption import decrypt, encrypt, encrypted_with, is_encrypted
+from ..codec.keyed import Keyed
 from ..errors import IntegrityError, StoreUnavailable, UsageError
 from ..events import SnapshotSaved, StepCompleted
 from ..flight import holder_of
@@ -51,7 +54,7 @@ from ..keys import (
     written_files_of,
 )
 from ..records import parse, stamp
-from ..settings import secret
+from ..settings import earlier_key_file, earlier_keys, key_in_use, secret
 from ..stores import Bytes, Frames, Hold, Store
 from .rollback import targets
 from .timeline import timeline
@@ -68,6 +71,8 @@ def export(store: Store, path: str | os.PathLike[str], runs: Sequence[str]) -> N
     listing: list[dict[str, Any]] = []
     with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for key, data in _entries(store, runs):
+            if isinstance(store, Keyed) and store.encrypts:
+                data = b"".join(encrypt([data], _in_archive(key), key_in_use()))
             archive.writestr(f"entries/{len(listing)}", bytes(data))
             listing.append({"key": key, "digest": blake3(data).hexdigest()})
         manifest = json.dumps({"format": FORMAT, "runs": list(runs), "entries": listing}).encode()
@@ -137,6 +142,11 @@ def _entries(store: Store, runs: Sequence[str]) -> Iterator[tuple[str, Bytes]]:
         yield record_key(run_id), b"".join(records.sealed(record_key(run_id), record))
 
 
+def _in_archive(key: str) -> str:
+    """What an encrypted entry of an archive is bound to."""
+    return f"archive/{key}"
+
+
 def _arguments(entry: str) -> str:
     """The digest of the arguments in an entry's key."""
     return entry.rpartition("/")[2].partition(".")[0]
@@ -166,7 +176,8 @@ class _Archive:
     """
 
     def __init__(self, file: BinaryIO, path: str, trust: bool) -> None:
-        self._zip = zipfile.ZipFile(file)
+        self._zip, self._path = zipfile.ZipFile(file), path
+        self._keys = [key_in_use(), *earlier_keys()]
         self._require_stored(os.fstat(file.fileno()).st_size)
         text = self._zip.read("manifest.json")
         manifest: dict[str, Any] = json.loads(text)
@@ -185,9 +196,10 @@ class _Archive:
         self.keys: dict[str, int] = {entry["key"]: number for number, entry in enumerate(manifest["entries"])}
         self.records: dict[str, str] = {}
         for entry in manifest["entries"]:
-            key, data = entry["key"], self.read(entry["key"])
+            key, data = entry["key"], self._stored(entry["key"])
             if blake3(data).hexdigest() != entry["digest"]:
                 raise ValueError(f"entry {key} was altered")
+            data = self._opened(key, data)
             if key.startswith(RUNS):
                 self.records[key] = records.from_json(bytes(unsigned(data))).uid
         of_runs = (key for key in self.keys if key.startswith((NODES, EVENTS, STATES, ITEMS, INTENTS)))
@@ -202,7 +214,22 @@ class _Archive:
             raise ValueError("its members overlap")
 
     def read(self, key: str) -> bytes:
+        """The entry, decrypted."""
+        return self._opened(key, self._stored(key))
+
+    def _stored(self, key: str) -> bytes:
         return self._zip.read(f"entries/{self.keys[key]}")
+
+    def _opened(self, key: str, data: bytes) -> bytes:
+        if not is_encrypted(data):
+            return data
+        name = encrypted_with(data)
+        if name not in (key.id for key in self._keys):
+            raise UsageError(
+                f"{self._path} is encrypted with another key ({name}): import it with that key, which is the exporter's. Set "
+                f"ONCEMORE_OLD_KEY to it, or copy its key file to {earlier_key_file(name)}"
+            )
+        return bytes(decrypt(data, _in_archive(key), self._keys))
 
 
 def _hold(store: Store, key: str) -> Hold:

@@ -67,10 +67,8 @@ class History:
     """
 
     def __init__(self, store: StoreLike | None = None) -> None:
-        opened = open_store(default_target() if store is None else store)
-        if current.rehearsal is not None:
-            opened = current.rehearsal.over(opened)
-        self.store = keyed(opened, writing=False)
+        opened = keyed(open_store(default_target() if store is None else store), writing=False)
+        self.store = opened if current.rehearsal is None else current.rehearsal.over(opened)
 
     def runs(
         self,

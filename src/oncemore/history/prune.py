@@ -17,6 +17,7 @@ from ..records import Outdated, Record, stamp
 from ..retention import Policy, Pruned
 from ..settings import secret
 from ..stores import Bytes, Frames, Store
+from ..stores.layered import innermost
 from .checkpoints import Checkpoint, checkpoints_of
 from .rollback import clean, clear, entry_of, forks_of
 from .timeline import Counted, count, timeline
@@ -33,8 +34,8 @@ class Shrinking(Protocol):
 
 def free_space(store: Store) -> None:
     """Return the space of removed entries to the file system, if the store supports it."""
-    if isinstance(store, Shrinking):
-        store.shrink()
+    if isinstance(found := innermost(store), Shrinking):
+        found.shrink()
 
 
 def prune(store: Store, policy: Policy, runs: Iterable[str], *, dry_run: bool, own: str | None = None) -> Pruned:

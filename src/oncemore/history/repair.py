@@ -10,8 +10,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from .. import records
-from ..codec import MAGIC, Decoded, encode, unseal
-from ..codec.keyed import claim
+from ..codec import MAGIC, Decoded, encode
+from ..codec.encryption import ADDED, is_encrypted
+from ..codec.keyed import keyed, opened
 from ..errors import CheckpointWarning, IntegrityError, UsageError
 from ..events import (
     Event,
@@ -34,12 +35,13 @@ from ..keys import (
     closed,
     deleted_key,
     first_prefix,
+    is_mark,
     record_key,
     sealed_as,
     variant_key,
 )
 from ..records import Record, prefixes, read_log, sealed
-from ..settings import key_id, key_source, secret
+from ..settings import earlier_keys, key_id, key_in_use, key_source, secret
 from ..stores import Bytes, Store, open_store, repair_store
 from .timeline import count, timeline
 
@@ -97,6 +99,7 @@ class _Signatures:
     def __init__(self) -> None:
         self.valid = self.invalid = 0
         self.owner = ""
+        self._keys = [key_in_use(), *earlier_keys()]  # a rotation of the key may be unfinished
 
     def sound(self, key: str, data: Bytes) -> bool:
         """Whether these bytes were written under this key. Marks and entries of other owners can't be checked, and are kept."""
@@ -104,11 +107,10 @@ class _Signatures:
             self.owner = bytes(data).decode("ascii", "replace")
         if key.startswith(OTHERS):
             return bytes(memoryview(data)[:4]) == MAGIC or sealed_as(key.split("/", 2)[2]) is None
-        name = sealed_as(key)
-        if name is None:
+        if is_mark(key):
             return True
         try:
-            unseal(data, name, secret())
+            opened(key, data, self._keys)
         except IntegrityError:
             self.invalid += 1
             return False
@@ -117,7 +119,7 @@ class _Signatures:
 
     def missing(self, small: Mapping[str, Bytes]) -> dict[str, int]:
         """The keys and sizes of entries that events refer to but are missing. Called after all rows have been checked."""
-        if self.owner not in ("", key_id()) or (self.invalid and not self.valid):
+        if self.owner not in ("", *(key.id for key in self._keys)) or (self.invalid and not self.valid):
             raise UsageError(
                 f"nothing was repaired: the store was made with another key than the one in use ({key_id()}, from "
                 f"{key_source().text}), and only that key can verify its entries. See `oncemore key`"
@@ -125,9 +127,9 @@ class _Signatures:
         sizes: dict[str, int] = {}
         for key, data in small.items():
             if key.startswith(EVENTS):
-                event = Event.from_json(bytes(unseal(data, sealed_as(key) or "", secret())), 0)
+                event = Event.from_json(bytes(opened(key, data, self._keys)), 0)
                 if isinstance(event, StepCompleted) and event.entry not in small:
-                    sizes[event.entry] = event.stored_bytes
+                    sizes[event.entry] = event.stored_bytes + (ADDED if is_encrypted(data) else 0)
         return sizes
 
 
@@ -135,9 +137,9 @@ def repair(target: str | os.PathLike[str]) -> Repaired:
     """See `History.repair`."""
     signatures = _Signatures()
     done = repair_store(target, signatures.sound, signatures.missing)
-    store = open_store(target)
-    unsound = set(done.unsound) if done.aside else set(_altered(store, signatures))
-    claim(store)
+    raw = open_store(target)
+    unsound = set(done.unsound) if done.aside else set(_altered(raw, signatures))
+    store = keyed(raw, writing=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CheckpointWarning)  # the report covers them
         _restore_pointers(store, done.adopted)

@@ -14,7 +14,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from .. import records
 from ..codec import Decoded, unseal
-from ..codec.keyed import owner_of
+from ..codec.keyed import Keyed, owner_of
 from ..errors import CheckpointWarning, IntegrityError
 from ..events import SnapshotSaved, StepCompleted
 from ..keys import (
@@ -36,7 +36,7 @@ from ..keys import (
 from ..records import Record
 from ..settings import secret
 from ..stores import Bytes, Store
-from ..stores.layered import Within
+from ..stores.layered import Within, innermost
 from .rollback import forks_of, targets
 from .timeline import timeline
 
@@ -121,6 +121,7 @@ def verify(store: Store, progress: Progress | None = None) -> Verified:
 
 
 def _foreign(store: Store) -> Iterator[Finding]:
+    store = store.below if isinstance(store, Keyed) else store
     if isinstance(store, Within):
         unchecked = sum(1 for key, _ in store.below.scan("", most=0) if not key.startswith((OTHERS, OWNER)))
         message = f"the store was made with another key ({owner_of(store.below)}): {unchecked} of its entries were not checked"
@@ -278,8 +279,8 @@ class _Verifier:
         for (prefix, message), count in found.items():
             if any(True for _ in self.store.scan(prefix, limit=1, most=0)):  # not removed meanwhile
                 yield prefix, message if count == 1 else f"{message} ({count} entries)"
-        if isinstance(self.store, Littered):
-            yield from ((name, "is a file that belongs to no entry") for name in self.store.orphans())
+        if isinstance(found_in := innermost(self.store), Littered):
+            yield from ((name, "is a file that belongs to no entry") for name in found_in.orphans())
 
 
 def _parts(key: str, data: Bytes) -> list[str]:

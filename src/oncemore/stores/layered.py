@@ -120,3 +120,10 @@ class Within(BaseStore):
     def close(self) -> None:
         """Close the connections of the underlying store."""
         self.below.close()
+
+
+def innermost(store: Store) -> Store:
+    """The store under all layers, which may have methods outside the contract. An overlay has none: it protects what is below."""
+    while not isinstance(store, Overlay) and isinstance(below := getattr(store, "below", None), Store):
+        store = below
+    return store
