@@ -16,9 +16,10 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from .codec import Decoded, Encoded, Naming, Packed, encode, pack, seal, tombstone, unseal
+from .copies import copy_of, refers
 from .errors import IntegrityError, OncemoreError, StoreError
 from .events import Event, SnapshotSaved, StepCompleted, StepForgotten
-from .files.blobs import keeping, listed, listing, release, waiting
+from .files.blobs import Blobs, keeping, listed, listing, release, waiting
 from .flight import Blocking, Completion, Path, Wait
 from .history.timeline import timeline
 from .identity import Part, code_of
@@ -351,9 +352,24 @@ class RunEntries:
             meta["blobs"] = sorted({*meta.get("blobs", ()), *keys})
 
         with keeping(self.store, note, checkpoint.owner):
-            packed = pack(checkpoint.value, meta, name=checkpoint.name, seconds=seconds, time=time)
+            packed = pack(
+                checkpoint.value,
+                meta,
+                name=checkpoint.name,
+                seconds=seconds,
+                time=time,
+                named=lambda: self._copy(checkpoint, note),
+            )
         checkpoint.blobs = meta.get("blobs", [])
         return packed
+
+    def _copy(self, checkpoint: CheckpointData, note: Callable[[list[str]], None]) -> dict[str, Any]:
+        """Metadata with a copy of the result, if it refers to objects of the caller's; see copies.py."""
+        effects = checkpoint.meta.get("effects")
+        result = checkpoint.value[0] if effects else checkpoint.value
+        if effects and not refers(result, checkpoint.name):
+            return {}  # only the effects do
+        return {"copy": copy_of(result, Blobs(self.store, checkpoint.owner), note)}
 
     def write(
         self, node: Node, packed: Packed, checkpoint: CheckpointData, fields: Mapping[str, Any]

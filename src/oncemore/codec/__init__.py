@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import pickle
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hmac import compare_digest
 from typing import Any, NamedTuple
 
@@ -149,12 +149,17 @@ def pack(
     seconds: float = 0.0,
     time: float = 0.0,
     flags: int = 0,
+    named: Callable[[], Mapping[str, Any]] = dict,
 ) -> Packed:
     """Encode a value with its metadata, how long it took and when it was saved. CodecError names what cannot be pickled.
 
-    Objects that `name` returns a name for are saved as that name instead of by value.
+    Objects that `name` returns a name for are saved as that name instead of by value. If there are any, `named` returns more
+    metadata.
     """
     stream, buffers, has_globals, has_names = to_pickle(value, name)
+    if has_names:
+        more = named()  # before the next line: it may add to `meta`, too
+        meta = {**meta, **more}
     if has_globals:
         flags |= GLOBALS
     if has_names:
