@@ -19,7 +19,7 @@ SIGILS = "$^"  # after a run's prefix, these start keys that are no node's; in s
 
 # What the keys of each kind begin with.
 RUNS, EVENTS, NODES, SHARED, STATES, ITEMS, INTENTS = "run/", "event/", "node/", "shared/", "state/", "items/", "once/"
-CHUNKS, LISTINGS, PENDING = "blob/", "files/", "pending/"
+CHUNKS, LISTINGS, PENDING, CODES = "blob/", "files/", "pending/", "code/"
 FORKS, DELETED = "forks/", "gone/"
 WAITING = "waiting/"  # marks of calls that wait for a lease
 USED = "used/"  # marks of when a memoized function last had a hit
@@ -176,7 +176,7 @@ def loop_snapshots_of(prefix: str, loop: str) -> str:
 
 def code_key(code: str) -> str:
     """The parts of the code behind a digest."""
-    return f"code/{code}"
+    return CODES + code
 
 
 # -- contents of files

@@ -27,7 +27,7 @@ from .records import Reference, checked, ending
 from .run import Run
 from .session import Session, shared_only
 from .settings import disabled, report
-from .stores import Store, default_target, open_store
+from .stores import Store, default_folder, default_target, open_store
 from .surroundings.inputs import enter as enter_files
 from .surroundings.inputs import leave as leave_files
 from .surroundings.snapshots import Snapshots
@@ -46,7 +46,7 @@ class checkpoint_scope:
 
     Steps called inside record checkpoints under this run id, and reuse those of earlier scopes with the same id. Without a
     run id, one is derived from the script's path and arguments. `store` is a path, a URL or a `Store` (default:
-    `ONCEMORE_STORE`, else `./.oncemore`). With `strict`, a damaged checkpoint raises `IntegrityError`; otherwise a warning
+    `ONCEMORE_STORE`, else the folder `.oncemore` in the script's project). With `strict`, a damaged checkpoint raises `IntegrityError`; otherwise a warning
     names it and its step runs again. `state` gives initial values to `run.state`. With `inputs="observed"`, the content of
     every file that a step reads is part of its identity (see `checkpointed`). `retention` and `max_checkpoints` remove old
     checkpoints during the run; without them, nothing is ever removed. On a terminal, lines on standard error say what is
@@ -105,7 +105,8 @@ class checkpoint_scope:
         if wanted and not self._quiet and current.rehearsal is None:
             from .report.terminal import open_report
 
-            run.report = open_report(run, asked, origin=origin, default=self._store is None)
+            found = self._store is None and default_target() == default_target(os.getcwd())  # by commands typed here
+            run.report = open_report(run, asked, origin=origin, default=found)
         return run
 
     def _enter(self, run: Session) -> Run:
@@ -198,10 +199,10 @@ def _close(run: Session, error: BaseException | None) -> None:
 def _derived_id() -> tuple[str, str]:
     """An id derived from the script's path and arguments, and the command line that they form."""
     path = getattr(sys.modules.get("__main__"), "__file__", None)
-    here = os.getcwd()
-    script = os.path.abspath(path) if path else os.path.join(here, "interactive")
+    here = default_folder()
+    script = os.path.realpath(path) if path else os.path.join(here, "interactive")
     if os.path.commonpath([script, here]) == here:
-        script = os.path.relpath(script, here)  # so that the project folder can be moved
+        script = os.path.relpath(script, here)  # so that the project's folder can be moved
     words = [script, *sys.argv[1:]] if path else [script]
     name = os.path.splitext(os.path.basename(script))[0][:60]
     run_id = f"{name}-{blake3(json.dumps(words).encode()).hexdigest()[:8]}"

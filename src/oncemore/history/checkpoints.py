@@ -103,6 +103,17 @@ class Checkpoint:
         entry = self._read(self.entry) if self.entry else None
         return {} if entry is None else {**entry.meta, "seconds": entry.seconds, "time": entry.time}
 
+    def arguments(self) -> str:
+        """The arguments of the step's call as short text, redacted ones as such; empty if there is none.
+
+        Reads the node's own small entry where there is one, not the result.
+        """
+        for key in (self.entry.partition("@")[0], self.entry) if self.entry else ():
+            meta = self._read(key).meta
+            if "arguments" in meta:
+                return shown_arguments(meta)
+        return ""
+
     def as_dict(self) -> dict[str, Any]:
         """The public fields, for JSON."""
         hidden = ("_store", "entry", "snapshot", "log", "number")
