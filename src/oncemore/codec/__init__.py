@@ -30,6 +30,7 @@ __all__ = [
     "ALIAS",
     "FILES",
     "GLOBALS",
+    "INSTEAD",
     "MAGIC",
     "MAIN",
     "NAMES",
@@ -44,6 +45,7 @@ __all__ = [
     "alias",
     "dumps",
     "encode",
+    "header_of",
     "loads",
     "offender",
     "pack",
@@ -72,6 +74,8 @@ NAMES = 8  # the pickle has references to the caller's objects
 MAIN = 16  # the pickle refers to the script; "main" in the metadata is the script's name
 FILES = 32  # the step read files, listed in "files" in the metadata
 ALIAS = 64  # an alias; "to" in the metadata is the key of its target
+
+INSTEAD = 128  # its step ran again; "instead" in the metadata says which checkpoint it replaced
 
 # An entry with any of these in its metadata is more than a value.
 _MORE = ("effects", "roots", "reads", "readings", "items", "hides", "blobs", "beside", "needs", "to")
@@ -168,6 +172,8 @@ def pack(
         flags |= VALUE_ONLY
     if meta.get("files"):
         flags |= FILES
+    if meta.get("instead"):
+        flags |= INSTEAD
     if b"_main__" in stream:  # __main__, or __mp_main__ in a spawned process
         flags |= MAIN
         meta = {**meta, "main": canonical_name("__main__")}
@@ -207,9 +213,9 @@ def tombstone(key: str, secret: bytes, why: str) -> Sequence[Bytes]:
     return pack(None, {"hides": why}, flags=TOMBSTONE).seal(key, secret).frames
 
 
-def alias(key: str, secret: bytes, to: str) -> Sequence[Bytes]:
-    """An entry that refers to the one under the key `to`."""
-    return pack(None, {"to": to}, flags=ALIAS).seal(key, secret).frames
+def alias(key: str, secret: bytes, to: str, time: float = 0.0) -> Sequence[Bytes]:
+    """An entry that refers to the one under the key `to`, and has its time."""
+    return pack(None, {"to": to}, flags=ALIAS, time=time).seal(key, secret).frames
 
 
 def _gap(number: int, offset: int) -> int:
@@ -304,6 +310,13 @@ class Decoded:
             offset += _gap(number, offset)
             yield packing, item, body[offset : offset + size], raw
             offset += size
+
+
+def header_of(data: Bytes) -> tuple[int, float]:
+    """The flags and the time of an entry that is not verified; those of a tombstone if it is none."""
+    view = memoryview(data)[len(_HEAD) :]
+    flags, _, time, _ = _HEADER.unpack_from(view) if len(view) >= _HEADER.size else (TOMBSTONE, 0.0, 0.0, 0)
+    return flags, time
 
 
 # --- values inside other entries ------------------------------------------------------------------------------------

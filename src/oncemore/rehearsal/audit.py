@@ -235,9 +235,9 @@ class _Adopting(_Comparing):
 
     def counterparts(self, run: DryRun, node: Node) -> list[Node]:
         """The same call under earlier versions of the code, newest first."""
-        same_call = [pair for pair in run.stored(node).others(node) if pair[0].arguments == node.arguments]
-        newest = sorted(same_call, key=lambda pair: pair[1].time, reverse=True)
-        return list({other.code: other for other, _ in newest}.values())
+        same_call = [each for each in run.stored(node).others(node) if each[0].arguments == node.arguments]
+        newest = sorted(same_call, key=lambda each: each[1].time, reverse=True)
+        return list({other.code: other for other, *_ in newest}.values())
 
     def heard(self, run: DryRun, event: StepEvent) -> None:
         super().heard(run, event)

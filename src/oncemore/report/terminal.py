@@ -28,6 +28,7 @@ from ..modules import loaded
 from ..node import ASKED, NEW
 from ..settings import Report as Destination
 from ..settings import duration, size
+from ..stores import shown_url
 from ..surroundings.capture import _Hook
 
 if TYPE_CHECKING:
