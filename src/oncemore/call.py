@@ -123,6 +123,11 @@ class Definition:
         if options["effect"] not in (None, "once"):
             raise UsageError(f"step {self.name}: effect={options['effect']!r} is not supported; use effect='once'")
         self.once = options["effect"] == "once"
+        if options["store"] is not None and not self.share:
+            raise UsageError(
+                f"step {self.name}: store= is for results that are shared; use @memoized(store=...). The checkpoints of a run "
+                "are in the store of its scope"
+            )
         self._limit(options["expires"], options["stale"])
         identity_options = {name: options[name] for name in ("version", "ignore", "key", "code", "inputs", "redact")}
         if options["inputs"] == inputs.OBSERVED:
@@ -497,7 +502,7 @@ class Definition:
         begin = functools.partial(effects_once.begin, call.entries, node, call.intent, requested=why.text in ASKED)
         settled = (yield Blocking(begin)) if self.once else None
         member = run.beside.enter()
-        token, leave = current.enter(run if run.id else current_session()), inside(node)
+        token, leave = current.enter(self._scope_inside(run)), inside(node)
         try:
             watcher = Watcher(self.context(call, runs=True, member=member))
             running, started = run.begin(node), time.perf_counter()
@@ -544,6 +549,10 @@ class Definition:
         run.concurrent.parted.discard(node.key)
         yield Blocking(functools.partial(run.record_result, node, data, reason=why, seconds=elapsed))
         return value
+
+    def _scope_inside(self, run: Session) -> Session | None:
+        """The run that is current inside the function. None if its results are of no run, and must not depend on one."""
+        return None if self.options["store"] is not None else run if run.id else current_session()
 
     def _record_failure(self, call: Call, error: Exception, *, reason: Reason, seconds: float) -> None:
         if self.once and not isinstance(error, OutputMissing):  # which is raised after the body has finished

@@ -216,8 +216,14 @@ _process = os.getpid()
 _joined: dict[tuple[int, Any, str, str], Session] = {}  # by process, dry run, run id and store
 
 
-def find_run(reference: Reference | None, *, share: bool) -> Session | None:
-    """The run a call belongs to: the current one, the one the step was sent from, or, with `share`, the default store."""
+def find_run(reference: Reference | None, *, share: bool, store: StoreLike | None = None) -> Session | None:
+    """The run a call belongs to: the current one, the one the step was sent from, or, with `share`, the default store.
+
+    The results of a step with a `store` of its own belong to no run.
+    """
+    if store is not None:
+        own = _shared_results(store)
+        return None if own.disabled else own
     run = session_here()
     forked = run is not None and run.pid != os.getpid()
     if run is None or (reference is not None and forked):  # a run inherited through a fork is the parent's
@@ -273,9 +279,9 @@ def _follow(run: Session) -> None:
             entries.drop_cache()
 
 
-def _shared_results() -> Session:
-    """The session for shared steps that are called outside a scope: results in the default store, without a history."""
-    store = open_store(default_target())
+def _shared_results(target: StoreLike | None = None) -> Session:
+    """The session for shared steps that are called outside a scope: results in their own store or the default store."""
+    store = open_store(default_target() if target is None else target)
     key = (os.getpid(), current.rehearsal, "", store.url)
     if key not in _joined:
         _joined[key] = _shared_only(keyed(store, writing=current.rehearsal is None))
