@@ -644,7 +644,9 @@ class Definition:
     def compare(self, call: Call) -> Reason:
         """What differs from the checkpoint that stood where this call stands, and is not used in this scope."""
         run = call.run
-        return compare(call.entries, call.node, self.dependencies(call), run, run.used_nodes, run.last.get(self.name, ""))
+        return compare(
+            call.entries, call.node, self.dependencies(call), run, run.used_nodes, run.last.get(self.name, "")
+        )
 
     def dependencies(self, call: Call) -> Dependencies:
         """What the call depends on, as far as that is known before it runs."""

@@ -95,7 +95,9 @@ def _load(copy: Copy, step: str, frame: Callable[[Any], Bytes]) -> Any:
     except (CodecError, NotRecorded):
         raise
     except Exception as error:  # unpickling runs the user's classes, which may raise anything
-        raise CodecError(f"the copy of the result of {step} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise CodecError(
+            f"the copy of the result of {step} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _frame(store: Store, stored: str | list[str]) -> Bytes:

@@ -17,7 +17,21 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any, NamedTuple
 
-from .codec import ALIAS, INSTEAD, TOMBSTONE, Decoded, Encoded, Naming, Packed, encode, header_of, pack, seal, tombstone, unseal
+from .codec import (
+    ALIAS,
+    INSTEAD,
+    TOMBSTONE,
+    Decoded,
+    Encoded,
+    Naming,
+    Packed,
+    encode,
+    header_of,
+    pack,
+    seal,
+    tombstone,
+    unseal,
+)
 from .copies import copy_of, refers
 from .errors import IntegrityError, OncemoreError, StoreError
 from .events import Event, SnapshotSaved, StepCompleted, StepForgotten
@@ -654,9 +668,7 @@ class RunEntries:
 
     # -- what a node is compared with, to explain why it runs
 
-    def others(
-        self, node: Node, after: str = "", used: Container[str] = ()
-    ) -> Iterator[tuple[Node, Decoded, bool]]:
+    def others(self, node: Node, after: str = "", used: Container[str] = ()) -> Iterator[tuple[Node, Decoded, bool]]:
         """A few other checkpoints of the node's step from the cache, and whether each stood at the node's place.
 
         First those with the same arguments. Then, leaving out those that are `used` in this scope: the one that stood where the
@@ -667,7 +679,9 @@ class RunEntries:
         known = self._nodes_of(step)
         place = known.next_place(after, used)
         there = known.places[place][-1:] if place < len(known.places) else []
-        passed = (key for keys in reversed(known.places[:place]) if not any(key in used for key in keys) for key in keys[-1:])
+        passed = (
+            key for keys in reversed(known.places[:place]) if not any(key in used for key in keys) for key in keys[-1:]
+        )
         some = dict.fromkeys(known.by_arguments.get(node.arguments, ())[:_NEAREST], False)
         some |= dict.fromkeys(islice(passed, _NEAREST), False) | dict.fromkeys(there, True)
         for key, stood_there in some.items():

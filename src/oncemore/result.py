@@ -42,4 +42,3 @@ class Result:
 
     def __repr__(self) -> str:
         return f"<result of {self.step}>"
-

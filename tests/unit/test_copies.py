@@ -15,7 +15,6 @@ from oncemore import File, History, NotRecorded, checkpoint_scope, checkpointed,
 from tests.cli.program import COMMAND
 
 
-
 class Client:
     """Has an identity, but cannot be pickled."""
 

@@ -92,7 +92,10 @@ def _run_row(run: RunRecord) -> tuple[str, ...]:
 )
 @options.reads
 def show(run: str, limit: int | None, store: str | None, as_json: bool) -> None:
-    """Show a run's status, the script that opened it last, its steps and its newest checkpoints."""
+    """Show a run's status, script, steps and checkpoints.
+
+    The script is the command that opened the run last. Of the checkpoints, the newest are shown.
+    """
     history = open_history(store)
     found = history.run(run)
     summary, every = found.summary(), found.checkpoints

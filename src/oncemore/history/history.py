@@ -97,7 +97,9 @@ class History:
         found.sort(key=lambda run: run[1].updated, reverse=True)
         states = ((run_id, record, records.status(self.store, record)) for run_id, record in found)
         sizes = Sizes(self.store)
-        return [self._listed(*run, sizes.of(run[1])) for run in islice((r for r in states if status in (None, r[2])), limit)]
+        return [
+            self._listed(*run, sizes.of(run[1])) for run in islice((r for r in states if status in (None, r[2])), limit)
+        ]
 
     def _listed(self, run_id: str, record: Record, status: str, size: int) -> RunRecord:
         if record.open:  # running or killed, so that its record is not up to date

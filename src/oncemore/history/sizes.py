@@ -51,6 +51,7 @@ class Sizes:
 
 def _chunks(listing: str, data: Bytes) -> list[str]:
     try:
-        return Decoded(data, key=listing, secret=secret()).meta["blobs"]
+        blobs: list[str] = Decoded(data, key=listing, secret=secret()).meta["blobs"]
+        return blobs
     except IntegrityError:
         return []

@@ -95,9 +95,7 @@ def audit(
     policy = _Auditing(run_id, progress, sample)
     rehearsal = rehearse(script, arguments, policy)
     rehearsal.check(run_id, script)
-    return Audit(
-        equal=policy.equal, differing=policy.differing, stopped=rehearsal.end, failed=rehearsal.failed
-    )
+    return Audit(equal=policy.equal, differing=policy.differing, stopped=rehearsal.end, failed=rehearsal.failed)
 
 
 def adopt(

@@ -20,7 +20,6 @@ from ..errors import UsageError
 from ..stores import Store
 from .dry_run import LOOK, DryRun, Look, StepPolicy, Stop, WouldRun
 
-
 _NOT_THE_SCRIPTS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), runpy.__file__, "<frozen runpy>")
 
 

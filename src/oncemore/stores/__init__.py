@@ -297,6 +297,7 @@ def checked(key: str) -> str:
 
 # -- what the stores here have in common
 
+
 def sizes_in(store: Store, prefix: str) -> Iterator[tuple[str, int]]:
     """The keys with this prefix, and the sizes of their entries; see `Measured.sizes`."""
     if isinstance(store, Measured):
