@@ -14,7 +14,7 @@ import re
 import stat
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, BinaryIO, Literal, NamedTuple
 
@@ -341,7 +341,7 @@ class keeping:
 
 
 @contextlib.contextmanager
-def not_keeping() -> Iterator[None]:
+def not_keeping() -> Generator[None, None, None]:
     """Inside `keeping`: the contents of `File`s are left alone; pickles contain only their paths."""
     token = active.set(None)
     try:
