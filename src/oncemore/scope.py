@@ -222,14 +222,14 @@ def find_run(reference: Reference | None, *, share: bool, store: StoreLike | Non
     The results of a step with a `store` of its own belong to no run.
     """
     if store is not None:
-        own = _shared_results(store)
+        own = shared_results(store)
         return None if own.disabled else own
     run = session_here()
     forked = run is not None and run.pid != os.getpid()
     if run is None or (reference is not None and forked):  # a run inherited through a fork is the parent's
         if reference is None and not share:
             return None
-        run = _shared_results() if reference is None else _join(reference)
+        run = shared_results() if reference is None else _join(reference)
     elif forked:
         _follow(run)
     return None if run.disabled else run
@@ -279,8 +279,11 @@ def _follow(run: Session) -> None:
             entries.drop_cache()
 
 
-def _shared_results(target: StoreLike | None = None) -> Session:
-    """The session for shared steps that are called outside a scope: results in their own store or the default store."""
+def shared_results(target: StoreLike | None = None) -> Session:
+    """The session for shared results in a store (default: the default store), without a history.
+
+    Steps with `share=True` use it outside a scope, steps with a `store` of their own, and functions that `oncemore.compat` records at a place of their own.
+    """
     store = open_store(default_target() if target is None else target)
     key = (os.getpid(), current.rehearsal, "", store.url)
     if key not in _joined:

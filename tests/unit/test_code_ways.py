@@ -823,6 +823,80 @@ COUNTS = {
         def run(): return <<1|2>>
         def step(name): return getattr(sys.modules[__name__], name)()
     """,
+    "this module by sys.modules, which the function imports": """
+        def run(): return <<1|2>>
+        def step(name):
+            import sys
+            return getattr(sys.modules[__name__], name)()
+    """,
+    "this module by modules, imported from sys": """
+        from sys import modules
+        def run(): return <<1|2>>
+        def step(name): return getattr(modules[__name__], name)()
+    """,
+    "this module by modules, which the function imports from sys": """
+        def run(): return <<1|2>>
+        def step(name):
+            from sys import modules as loaded
+            return getattr(loaded[__name__], name)()
+    """,
+    "this module by sys under another name, and a helper that knows the module's name": """
+        import sys as system
+        def me(): return __name__
+        def run(): return <<1|2>>
+        def step(name): return getattr(system.modules[me()], name)()
+    """,
+    "this module by the __module__ of a class": """
+        import sys
+        class Here: pass
+        def run(): return <<1|2>>
+        def step(name): return getattr(sys.modules[Here.__module__], name)()
+    """,
+    "this module by import_module": """
+        import importlib
+        def run(): return <<1|2>>
+        def step(name): return getattr(importlib.import_module(__name__), name)()
+    """,
+    "this module by __import__": """
+        def run(): return <<1|2>>
+        def step(name): return getattr(__import__(__name__), name)()
+    """,
+    "this module by inspect.getmodule": """
+        import inspect
+        def run(): return <<1|2>>
+        def step(name): return getattr(inspect.getmodule(step), name)()
+    """,
+    "a module by import_module under another name": """
+        from importlib import import_module as load
+        def step(): return load("tools").run()
+        === tools.py
+        def run(): return <<1|2>>
+    """,
+    "a function by pydoc.locate": """
+        import pydoc
+        def step(): return pydoc.locate("tools.run")()
+        === tools.py
+        def run(): return <<1|2>>
+    """,
+    "a function by pkgutil.resolve_name": """
+        import pkgutil
+        def step(): return pkgutil.resolve_name("tools:run")()
+        === tools.py
+        def run(): return <<1|2>>
+    """,
+    "a function by globals of builtins under another name": """
+        import builtins as python
+        def run(): return <<1|2>>
+        def step(name): return python.globals()[name]()
+    """,
+    "what a text for exec imports": """
+        def step():
+            space = {}
+            exec("from tools import run", space)
+            return space["run"]()
+        === tools.py
+        def run(): return <<1|2>>
+    """,
     "modules by pkgutil": """
         import importlib, pkgutil, plugins
         def step():

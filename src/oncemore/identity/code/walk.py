@@ -62,6 +62,10 @@ _READERS = {
             typedload typeguard typer tyro
         """,
         "docstrings": "inspect.getdoc pydoc doctest",
+        "modules": """
+            importlib.import_module inspect.getmodule pkgutil.iter_modules pkgutil.resolve_name pkgutil.walk_packages
+            pydoc.locate runpy.run_module
+        """,
         "source": "inspect.getsource inspect.getsourcelines inspect.getcomments",
         "schemas": """
             anthropic cohere dspy google instructor langchain langchain_core langgraph litellm llama_index marvin mistralai
@@ -71,6 +75,7 @@ _READERS = {
     for name in names.split()
 }
 _NAMES_OF_MODULE = frozenset(["__name__", "__package__", "__path__", "__spec__"])
+_OWN_MODULE = frozenset(["__name__", "__spec__", "__module__", "getmodule"])  # by these, code finds its own module
 _MOST_TEXTS = 1000  # strings in a global that may be names of modules
 
 
@@ -304,8 +309,13 @@ class Walk:
             code = compile(text.strip(), "<text>", "exec", dont_inherit=True)
         except UNREADABLE:
             return
-        for chain in reads(code).chains:
+        found = reads(code)
+        for chain in found.chains:
             self._follow(space, chain, True)
+        for wanted in found.imports:
+            name = absolute_name(wanted.module, wanted.level, package_of(space))
+            if name is not None:
+                self._texts.update(("", each) for each in (name, f"{name}.{wanted.name}" if wanted.name else name))
 
     # --- functions and classes -------------------------------------------------------------------------------------
 
@@ -435,6 +445,9 @@ class Walk:
             self.record(part, lambda: self._absent(slot), None)
         elif name == "__doc__":
             self.record(part, lambda: hashed("docstring", descriptions.undented(value)), value)
+        elif value is sys.modules:  # what it holds counts as far as the code names it
+            self.aware.add("modules")
+            self.record(part, lambda: hashed("sys.modules"), None)
         elif isinstance(value, ModuleType) and is_project_module(value.__name__):
             # The names that are read from it are visited one by one.
             self.record(part, lambda: hashed("module", self.label(vars(value))), value)
@@ -488,14 +501,14 @@ class Walk:
         return hashed(known.digest, *extra) if extra else known.digest
 
     def _note_module_names(self, space: Space, found: Reads) -> None:
-        """Note the strings in a function that may be names of modules."""
+        """Note what in a function may name a module: its strings, and the name of its own module."""
         package = package_of(space)
         self._texts.update((package, text) for text in found.texts)
-        loads = any(REVEALING[word] == "modules" for word in found.reveals)
-        if loads and any(chain[0] in _NAMES_OF_MODULE for chain in found.chains):
+        heads = {chain[0] for chain in found.chains}
+        if heads & _NAMES_OF_MODULE:
             self._texts.add((package, "."))
-            if "sys.modules" in found.reveals:  # sys.modules[__name__]
-                self._visit_all(space)
+        if _OWN_MODULE & (heads | found.attributes):  # sys.modules[__name__]
+            self._visit_all(space)
 
     def _follow(self, space: Space, chain: tuple[str, ...], maybe: bool) -> None:
         """Visit what a chain like `etl.config.LIMIT` reads. `maybe`: the first name need not be a global."""
@@ -552,6 +565,10 @@ class Walk:
         self._libraries[id(module)] = module
         for name in rest:
             member = vars(module).get(name, ABSENT)
+            if member is sys.modules:
+                self.aware.add("modules")
+            elif space is not None and (member is eval or member is exec or member is globals):
+                self._visit_all(space)
             if isinstance(member, ModuleType) and not is_project_module(member.__name__):
                 self._libraries[id(member)] = module = member
                 called = f"{called}.{name}"
