@@ -282,7 +282,8 @@ def _follow(run: Session) -> None:
 def shared_results(target: StoreLike | None = None) -> Session:
     """The session for shared results in a store (default: the default store), without a history.
 
-    Steps with `share=True` use it outside a scope, steps with a `store` of their own, and functions that `oncemore.compat` records at a place of their own.
+    Steps with `share=True` use it outside a scope; so do steps with a `store` of their own, and functions that
+    `oncemore.compat` records at a place of their own.
     """
     store = open_store(default_target() if target is None else target)
     key = (os.getpid(), current.rehearsal, "", store.url)
