@@ -221,9 +221,7 @@ def newest_first(checkpoint: str) -> str:
 
 def writes_of(checkpoint: str) -> str:
     """What tasks have written since the checkpoint with this key, or since those whose keys begin with it."""
-    return f"{THREADS}write/{checkpoint.removeprefix(graph_checkpoints_of(None))}" + (
-        "" if checkpoint.endswith("/") else "/"
-    )
+    return f"{THREADS}write/{checkpoint.removeprefix(graph_checkpoints_of(None))}" + ("" if checkpoint.endswith("/") else "/")
 
 
 def write_key(checkpoint: str, task: str, index: int) -> str:

@@ -126,9 +126,7 @@ def key_source() -> KeySource:
 def _read(path: str) -> bytes:
     if not os.path.isabs(path):  # else each working directory had a key of its own
         home = os.environ.get("HOME")
-        cause = (
-            "HOME is not set, and this user has no home directory" if home is None else f"HOME={home} is not absolute"
-        )
+        cause = "HOME is not set, and this user has no home directory" if home is None else f"HOME={home} is not absolute"
         raise UsageError(f"no place for the key file: {cause}; set HOME, or set ONCEMORE_KEY to a secret of your own")
     try:
         if not os.path.exists(path):

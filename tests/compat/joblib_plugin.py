@@ -43,6 +43,4 @@ def with_oncemore(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "call" or report.outcome != "passed":
         with open(os.environ["ONCEMORE_TEST_OUTCOMES"], "a", encoding="utf-8") as file:
-            file.write(
-                json.dumps([report.nodeid.partition("::")[2], report.outcome, str(report.longrepr)[-400:]]) + "\n"
-            )
+            file.write(json.dumps([report.nodeid.partition("::")[2], report.outcome, str(report.longrepr)[-400:]]) + "\n")

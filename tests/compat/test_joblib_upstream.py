@@ -30,9 +30,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module", params=["memory", "backend"])
-def outcomes(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, dict[str, set[str]]]:
+def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, set[str]]]:
     """What joblib's tests meet, and the outcomes of each."""
     spec, folder = find_spec("joblib"), tmp_path_factory.mktemp("joblib")
     assert spec is not None and spec.origin is not None
@@ -66,9 +64,7 @@ def outcomes(
 def test_the_table_lists_every_test_of_joblib_and_says_how_it_ends(outcomes: tuple[str, dict[str, set[str]]]) -> None:
     what, found = outcomes
     assert sorted(found) == sorted(TABLE)
-    passes = {
-        name for name, ends in found.items() if ends <= {"passed", "skipped"}
-    }  # skipped: lacks a file system's clock
+    passes = {name for name, ends in found.items() if ends <= {"passed", "skipped"}}  # skipped: lacks a file system's clock
     said = {name for name, row in TABLE.items() if row[what] == "passes"}
     assert {name: found[name] for name in said - passes} == {}
     assert {name for name in passes - said if found[name] == {"passed"}} == set()

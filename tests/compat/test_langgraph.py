@@ -237,11 +237,7 @@ def test_processes_that_use_one_thread_at_the_same_time_lose_and_mix_nothing(scr
         each.finish(0)
     saver = OncemoreSaver(tmp_path / "store")
     listed = list(saver.list(CONFIG))
-    ends = [
-        each.checkpoint["channel_values"]["__root__"]
-        for each in listed
-        if "__root__" in each.checkpoint["channel_values"]
-    ]
+    ends = [each.checkpoint["channel_values"]["__root__"] for each in listed if "__root__" in each.checkpoint["channel_values"]]
     for who in ("ann", "bob"):
         assert {end["number"] for end in ends if end.get("who") == who} == set(range(10))
     assert len({each.checkpoint["id"] for each in listed}) == len(listed)

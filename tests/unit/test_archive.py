@@ -658,9 +658,7 @@ def test_an_import_that_waits_for_another_names_it_and_gives_up(monkeypatch: pyt
     store = open_store("other")
     hold = store.hold("gone/shared")  # as an import in another thread has it
     assert hold is not None
-    with pytest.raises(
-        StoreUnavailable, match=rf"another thread of this process \(pid {os.getpid()} on .+\) has been importing"
-    ):
+    with pytest.raises(StoreUnavailable, match=rf"another thread of this process \(pid {os.getpid()} on .+\) has been importing"):
         History(store).import_("archive.zip")
     hold.release()
     assert History(store).import_("archive.zip") == ["rich"]  # it had released the keys that it got

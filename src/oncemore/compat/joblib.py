@@ -225,9 +225,7 @@ class MemorizedFunc(Step[P, R]):
         For a coroutine function, that is to be awaited.
         """
         if not inspect.iscoroutinefunction(self._self_function):
-            return self._self_shelved(
-                None if self.check_call_in_cache(*args, **kwargs) else self(*args, **kwargs), args, kwargs
-            )
+            return self._self_shelved(None if self.check_call_in_cache(*args, **kwargs) else self(*args, **kwargs), args, kwargs)
 
         async def called() -> Any:
             value: Any = self(*args, **kwargs)
@@ -292,9 +290,7 @@ class MemorizedResult:
         shared.forget(shared.node(self.func_id, arguments, code))
 
     def __repr__(self) -> str:
-        return (
-            f'MemorizedResult(location="{self.store_backend.location}", func="{self.func}", args_id="{self.args_id}")'
-        )
+        return f'MemorizedResult(location="{self.store_backend.location}", func="{self.func}", args_id="{self.args_id}")'
 
 
 class Results(StoreBackendMixin):
@@ -372,7 +368,9 @@ class OncemoreStoreBackend(StoreBackendMixin, StoreBackendBase):
 
     location: str
 
-    def configure(self, location: str, verbose: int = 0, backend_options: Mapping[str, Any] | None = None) -> None:
+    def configure(
+        self, location: str, verbose: int = 0, backend_options: Mapping[str, Any] | None = None
+    ) -> None:
         """Use the store at a path or URL."""
         given = backend_options or {}
         _warn_mapped(given.get("mmap_mode"))

@@ -43,28 +43,12 @@ from .timeline import timeline
 Progress = Callable[[int, int], object]
 Kind = Literal["damaged", "dangling", "orphan", "foreign"]
 
-_VALUES = frozenset(
-    ("node", "once", "shared", "langgraph")
-)  # entries that can need others: items, file contents, values
+_VALUES = frozenset(("node", "once", "shared", "langgraph"))  # entries that can need others: items, file contents, values
 _OWNED = frozenset(("calls", "event", "items", "node", "once", "state", "wrote"))  # belong to a run
 _KINDS = (
     _VALUES
     | _OWNED
-    | {
-        "blob",
-        "changed",
-        "code",
-        "damaged",
-        "files",
-        "forks",
-        "gone",
-        "joblib",
-        "key",
-        "other",
-        "pending",
-        "run",
-        "used",
-    }
+    | {"blob", "changed", "code", "damaged", "files", "forks", "gone", "joblib", "key", "other", "pending", "run", "used"}
 )
 
 
