@@ -49,8 +49,8 @@ class checkpoint_scope:
     `ONCEMORE_STORE`, else the folder `.oncemore` in the script's project). With `strict`, a damaged checkpoint raises
     `IntegrityError`; otherwise a warning names it and its step runs again. `state` gives initial values to `run.state`. With
     `inputs="observed"`, the content of every file that a step reads is part of its identity (see `checkpointed`). `retention`
-    and `max_checkpoints` remove old checkpoints during the run; without them, nothing is ever removed. On a terminal, lines on standard error say what is
-    reused, what runs and why, unless `quiet`. With `refresh=True`, every step and loop runs again, once in each scope, and its
+    and `max_checkpoints` remove old checkpoints during the run; without them, nothing is ever removed. On a terminal, lines on
+    standard error say what is reused, what runs and why, unless `quiet`. With `refresh=True`, every step and loop runs again, once in each scope, and its
     checkpoint is replaced; `refresh=["load", "train"]` does so for these steps. Steps with effect="once" are performed again
     only if they are named.
 
