@@ -199,6 +199,11 @@ class Definition:
         if options["effect"] not in (None, "once"):
             raise UsageError(f"step {self.name}: effect={options['effect']!r} is not supported; use effect='once'")
         self.once = options["effect"] == "once"
+        if options["store"] is not None and not self.share:
+            raise UsageError(
+                f"step {self.name}: store= is for results that are shared; use @memoized(store=...). The checkpoints of a run "
+                "are in the store of its scope"
+            )
         self._limit(options["expires"], options["stale"])
         self.policy = policy_of(options["retries"], self.name)
         self.timeout = None if options["timeout"] is None else seconds(options["timeout"])
@@ -628,7 +633,7 @@ class Definition:
         member, node.group = run.beside.enter(), None
         failure: Exception | None = None
         try:
-            token, leave = current.enter(run if run.id else current_session()), inside(node)
+            token, leave = current.enter(self._scope_inside(run)), inside(node)
             stop = stopping.set(None)  # a body that runs is not stopped
             try:
                 watcher = Watcher(self.context(call, runs=True, member=member))
@@ -691,6 +696,10 @@ class Definition:
         pace = pacing.get()
         if pace is not None and pace.step is self:
             yield Pause(pace.wait())
+
+    def _scope_inside(self, run: Session) -> Session | None:
+        """The run that is current inside the function. None if its results are of no run, and must not depend on one."""
+        return None if self.options["store"] is not None else run if run.id else current_session()
 
     # -- results that do not come from running the function here and now
 
@@ -775,8 +784,11 @@ class Definition:
         return self.compare(call) if call.run.resumed else Reason(NEW)
 
     def compare(self, call: Call) -> Reason:
-        """What differs from the most similar checkpoint of the step, other than those already used in this scope."""
-        return compare(call.entries, call.node, self.dependencies(call), call.run, call.run.used_nodes)
+        """What differs from the checkpoint that stood where this call stands, and is not used in this scope."""
+        run = call.run
+        return compare(
+            call.entries, call.node, self.dependencies(call), run, run.used_nodes, run.last.get(self.name, "")
+        )
 
     def dependencies(self, call: Call) -> Dependencies:
         """What the call depends on, as far as that is known before it runs."""

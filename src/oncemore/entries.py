@@ -10,15 +10,32 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import islice
 from typing import Any, NamedTuple
 
-from .codec import Decoded, Encoded, Naming, Packed, encode, pack, seal, tombstone, unseal
+from .codec import (
+    ALIAS,
+    INSTEAD,
+    TOMBSTONE,
+    Decoded,
+    Encoded,
+    Naming,
+    Packed,
+    encode,
+    header_of,
+    pack,
+    seal,
+    tombstone,
+    unseal,
+)
+from .copies import copy_of, refers
 from .errors import IntegrityError, OncemoreError, StoreError
 from .events import Event, SnapshotSaved, StepCompleted, StepForgotten
-from .files.blobs import keeping, listed, listing, release, waiting
+from .files.blobs import Blobs, keeping, listed, listing, release, waiting
 from .flight import Blocking, Completion, Path, Wait
 from .history.timeline import timeline
 from .identity import Part, code_of
@@ -73,6 +90,25 @@ def _values_read(meta: Mapping[str, Any], now: Callable[[str], str]) -> Iterator
             yield {name: before.get(name, "") if digests[name].startswith(EXCUSED) else digests[name] for name in names}
 
 
+class _Earlier(NamedTuple):
+    """The checkpoints that a step had before its first miss in this scope.
+
+    A place is where a call stood in the script: in the order in which the calls were first recorded. It has the keys of the
+    checkpoints that stood there, oldest first.
+    """
+
+    by_arguments: dict[str, list[str]]
+    places: list[list[str]]
+    place_of: dict[str, int]
+
+    def next_place(self, after: str, used: Container[str]) -> int:
+        """The first place after a checkpoint of which no checkpoint is used in this scope."""
+        place = self.place_of[after] + 1 if after in self.place_of else 0
+        while place < len(self.places) and any(key in used for key in self.places[place]):
+            place += 1
+        return place
+
+
 class RunEntries:
     """The entries of one run, or those shared between runs. `log` is the event log to append to; without one, events are
     not written.
@@ -103,7 +139,7 @@ class RunEntries:
         self._fetched: tuple[str, ...] = ()  # prefixes whose small entries are all in the cache
         self._tried: set[str] = set()  # these, and prefixes whose small entries did not all fit
         self._lost: set[str] = set()  # nodes whose entries are gone from the store
-        self._by_step: dict[str, tuple[dict[str, list[str]], list[str]]] = {}
+        self._by_step: dict[str, _Earlier] = {}
         self.performed: Any = None  # the known effect="once" calls, see effects_once.py
         self._codes: dict[str, tuple[dict[str, Part], dict[str, str]]] = {}  # parts and packages by code digest
         self._used: set[str] = set()  # memoized functions whose last use is marked
@@ -351,9 +387,24 @@ class RunEntries:
             meta["blobs"] = sorted({*meta.get("blobs", ()), *keys})
 
         with keeping(self.store, note, checkpoint.owner):
-            packed = pack(checkpoint.value, meta, name=checkpoint.name, seconds=seconds, time=time)
+            packed = pack(
+                checkpoint.value,
+                meta,
+                name=checkpoint.name,
+                seconds=seconds,
+                time=time,
+                named=lambda: self._copy(checkpoint, note),
+            )
         checkpoint.blobs = meta.get("blobs", [])
         return packed
+
+    def _copy(self, checkpoint: CheckpointData, note: Callable[[list[str]], None]) -> dict[str, Any]:
+        """Metadata with a copy of the result, if it refers to objects of the caller's; see copies.py."""
+        effects = checkpoint.meta.get("effects")
+        result = checkpoint.value[0] if effects else checkpoint.value
+        if effects and not refers(result, checkpoint.name):
+            return {}  # only the effects do
+        return {"copy": copy_of(result, Blobs(self.store, checkpoint.owner), note)}
 
     def write(
         self, node: Node, packed: Packed, checkpoint: CheckpointData, fields: Mapping[str, Any]
@@ -449,10 +500,10 @@ class RunEntries:
         readings: list[list[str]] = before.get("readings", [])
         if sorted(checkpoint.reads) not in readings:
             readings = [*readings, sorted(checkpoint.reads)]
-        shared = ("arguments", "shown", "data")
+        shared = ("arguments", "shown", "data", "instead")
         meta: dict[str, Any] = {name: checkpoint.meta[name] for name in shared if name in checkpoint.meta}
         meta.update(readings=readings, reads=dict(checkpoint.reads))
-        return encode(None, meta, key=node.key, secret=self.secret).frames
+        return encode(None, meta, key=node.key, secret=self.secret, time=time.time()).frames
 
     def _exists(self, key: str) -> bool:
         return key in self.store.get_many([key], most=0)
@@ -617,25 +668,52 @@ class RunEntries:
 
     # -- what a node is compared with, to explain why it runs
 
-    def others(self, node: Node) -> Iterator[tuple[Node, Decoded]]:
-        """A few other checkpoints of the node's step from the cache, first those with the same arguments."""
+    def others(self, node: Node, after: str = "", used: Container[str] = ()) -> Iterator[tuple[Node, Decoded, bool]]:
+        """A few other checkpoints of the node's step from the cache, and whether each stood at the node's place.
+
+        First those with the same arguments. Then, leaving out those that are `used` in this scope: the one that stood where the
+        node stands now, which is next after the checkpoint `after`; and some from places before it that were left out.
+        """
         step = f"{self.prefix}{quoted(node.step)}/"
         self._fetch(self._prefix(step))
-        by_arguments, some = self._nodes_of(step)
-        for key in (*by_arguments.get(node.arguments, ())[:_NEAREST], *some):
+        known = self._nodes_of(step)
+        place = known.next_place(after, used)
+        there = known.places[place][-1:] if place < len(known.places) else []
+        passed = (
+            key for keys in reversed(known.places[:place]) if not any(key in used for key in keys) for key in keys[-1:]
+        )
+        some = dict.fromkeys(known.by_arguments.get(node.arguments, ())[:_NEAREST], False)
+        some |= dict.fromkeys(islice(passed, _NEAREST), False) | dict.fromkeys(there, True)
+        for key, stood_there in some.items():
             entry = self._read_if_sound(key) if key != node.key else None
             if entry is not None and not entry.is_tombstone:
-                yield self.node(node.step, *key[len(step) :].split(".", 1)), entry
+                yield self.node(node.step, *key[len(step) :].split(".", 1)), entry, stood_there
 
-    def _nodes_of(self, step: str) -> tuple[dict[str, list[str]], list[str]]:
-        """The nodes of a step at the time of its first miss: their keys by arguments, and some of the keys."""
+    def _nodes_of(self, step: str) -> _Earlier:
+        """The nodes of a step at the time of its first miss."""
         if step not in self._by_step:
-            keys = [key for key in list(self._cache) if key.startswith(step) and "@" not in key]
+            cached = dict(self._cache)  # other threads add to it meanwhile
+            found = {key: entry for key, entry in cached.items() if key.startswith(step) and "@" not in key}
             by_arguments: dict[str, list[str]] = {}
-            for key in keys:
+            for key in found:
                 by_arguments.setdefault(key[len(step) :].partition(".")[0], []).append(key)
-            self._by_step[step] = by_arguments, keys[:_NEAREST]
+            headers = {key: (e.flags, e.time) if isinstance(e, Decoded) else header_of(e) for key, e in found.items()}
+            times = {key: time for key, (flags, time) in headers.items() if time and not flags & TOMBSTONE}
+            places, place_of = list[list[str]](), dict[str, int]()
+            for key in sorted(times, key=lambda key: times[key]):
+                before = self._replaced_by(key) if headers[key][0] & (INSTEAD | ALIAS) else ""
+                place = place_of.get(before, len(places))
+                if place == len(places):
+                    places.append([])
+                places[place].append(key)
+                place_of[key] = place
+            self._by_step[step] = _Earlier(by_arguments, places, place_of)
         return self._by_step[step]
+
+    def _replaced_by(self, key: str) -> str:
+        """The key of the checkpoint that this one was compared with when its step ran again; empty if there is none."""
+        found = self._read_if_sound(key)
+        return "" if found is None or "instead" not in found.meta else self.prefix + found.meta["instead"]
 
     def code_parts_of(self, code: str) -> tuple[dict[str, Part], dict[str, str]]:
         """The parts of the code behind a digest, and the versions of the packages it used; empty if they are unknown."""

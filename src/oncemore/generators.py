@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Itera
 from typing import TYPE_CHECKING, Any
 
 from . import codec
+from .copies import copy_here, refers
 from .errors import CodecError, StoreError, UsageError, warn
 from .files.blobs import keeping
 from .flight import Blocking, Request, Thrown
@@ -223,8 +224,8 @@ def _items(step: Definition, call: Call, chunk: Decoded, context: CallContext) -
     for pickled, roots in zip(chunk.load(), chunk.meta.get("roots") or itertools.repeat(())):
         _match_state(step, roots, context)
         with keeping(call.run.store):
-            loaded = codec.loads(pickled, chunk.meta.get("main", ""), context.roots.find)
-        yield loaded
+            item, effects, *_ = codec.loads(pickled, chunk.meta.get("main", ""), context.roots.find)
+        yield item, effects
 
 
 def _match_state(step: Definition, roots: Iterable[tuple[str, str, str]], context: CallContext) -> None:
@@ -318,7 +319,11 @@ class _Recording:
         try:
             self._item_watcher.returned()
             with keeping(self._call.run.store, self._blobs.extend, self._owner):
-                self._items.append(codec.dumps((item, self._item_watcher.effects()), self._context.roots.name))
+                effects, name = self._item_watcher.effects(), self._context.roots.name
+                recorded: tuple[Any, ...] = (item, effects)
+                if self._context.roots and refers(item, name):
+                    recorded = (item, effects, copy_here(item))
+                self._items.append(codec.dumps(recorded, name))
             self._roots.append([root for root in self._context.roots.listed if root[0] != "argument"])
         except (CodecError, StoreError) as error:
             warn(f"step {self._step.name}: its items were not saved: {error}")

@@ -19,7 +19,7 @@ SIGILS = "$^"  # after a run's prefix, these start keys that are no node's; in s
 
 # What the keys of each kind begin with.
 RUNS, EVENTS, NODES, SHARED, STATES, ITEMS, INTENTS = "run/", "event/", "node/", "shared/", "state/", "items/", "once/"
-CHUNKS, LISTINGS, PENDING = "blob/", "files/", "pending/"
+CHUNKS, LISTINGS, PENDING, CODES = "blob/", "files/", "pending/", "code/"
 FORKS, DELETED = "forks/", "gone/"
 FILES_OF_JOBLIB = "joblib/"  # what joblib.Memory writes into its store backend
 THREADS = "langgraph/"  # threads of LangGraph graphs, see compat/langgraph.py
@@ -181,7 +181,7 @@ def loop_snapshots_of(prefix: str, loop: str) -> str:
 
 def code_key(code: str) -> str:
     """The parts of the code behind a digest."""
-    return f"code/{code}"
+    return CODES + code
 
 
 # -- files of joblib.Memory

@@ -116,6 +116,26 @@ def came_from(space: Mapping[str, Any]) -> None:
         _sent_from.append(path)
 
 
+def script_folder() -> str | None:
+    """The folder of the running script; in a worker without one, that of the script whose steps were sent to it.
+
+    None in notebooks and interactive sessions, and if the script is an installed program such as pytest.
+    """
+    main = sys.modules.get("__mp_main__") or sys.modules.get("__main__")
+    for path in (getattr(main, "__file__", None), *reversed(_sent_from)):
+        if path is not None and not hasattr(sys, "frozen") and _is_script(path):
+            return os.path.dirname(os.path.realpath(path))
+    return None
+
+
+@cache
+def _is_script(path: str) -> bool:
+    """Whether the program is the user's own, not one that an installation has put among its programs."""
+    programs = [os.path.dirname(sys.executable), *(os.path.join(p, "bin") for p in (sys.prefix, sys.base_prefix))]
+    programs.append(os.path.expanduser(os.path.join("~", ".local", "bin")))
+    return is_project_file(path) and os.path.dirname(os.path.abspath(path)) not in programs
+
+
 def name_of_namespace(space: Mapping[str, Any]) -> str:
     """The canonical name of the module with these globals, even if they were sent to this process without their module."""
     path = space.get("__file__")

@@ -87,7 +87,7 @@ class Node:
 class CheckpointData:
     """What is saved of a completed node."""
 
-    value: object
+    value: Any  # what the step returned; with effects, a pair of the two
     meta: dict[str, Any]
     code: Mapping[str, Part]
     packages: Mapping[str, str] = field(default_factory=dict[str, str])

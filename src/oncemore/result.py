@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-from .codec import Decoded, loads
+from .codec import Decoded
+from .copies import result_of
 from .errors import NotRecorded
-from .files.blobs import keeping
 from .settings import secret
 from .stores import Store
 
@@ -24,20 +23,7 @@ class Result:
 
     def get(self) -> Any:
         """Read, verify and return the result; for a generator function, the list of its items. `NotRecorded` if it is gone."""
-        entry = self._read(self._key)
-        if "items" in entry.meta:
-            chunks = [self._read(key) for key in entry.chunks]
-            return [self._item(chunk, pickled) for chunk in chunks for pickled in self._load(chunk)]
-        loaded = self._load(entry)
-        return loaded[0] if entry.meta.get("effects") else loaded
-
-    def _item(self, chunk: Decoded, pickled: bytes) -> Any:
-        with keeping(self._store, reading=True):
-            return loads(pickled, chunk.meta.get("main", ""), functools.partial(_refuse, self.step))[0]
-
-    def _load(self, entry: Decoded) -> Any:
-        with keeping(self._store, reading=True):
-            return entry.load(functools.partial(_refuse, self.step))
+        return result_of(self._store, self._read(self._key), self.step, self._read)
 
     def _read(self, key: str) -> Decoded:
         data = self._store.get(key)
@@ -56,7 +42,3 @@ class Result:
 
     def __repr__(self) -> str:
         return f"<result of {self.step}>"
-
-
-def _refuse(step: str, *where: Any) -> Any:
-    raise LookupError(f"it is an object of the caller's, which {step} did not make; call the step to get it")

@@ -29,7 +29,7 @@ from .records import Reference, checked, ending
 from .run import Run
 from .session import Session, shared_only
 from .settings import disabled, report
-from .stores import Store, default_target, open_store
+from .stores import Store, default_folder, default_target, open_store
 from .surroundings.inputs import enter as enter_files
 from .surroundings.inputs import leave as leave_files
 from .surroundings.snapshots import Snapshots
@@ -48,14 +48,15 @@ class checkpoint_scope:
 
     Steps called inside record checkpoints under this run id, and reuse those of earlier scopes with the same id. Without a
     run id, one is derived from the script's path and arguments. `store` is a path, a URL or a `Store` (default:
-    `ONCEMORE_STORE`, else `./.oncemore`). With `strict`, a damaged checkpoint raises `IntegrityError`; otherwise a warning
-    names it and its step runs again. `state` gives initial values to `run.state`. With `inputs="observed"`, the content of
-    every file that a step reads is part of its identity (see `checkpointed`). `retention` and `max_checkpoints` remove old
-    checkpoints during the run; without them, nothing is ever removed. On a terminal, lines on standard error say what is
-    reused, what runs and why, unless `quiet`. With `refresh=True`, every step and loop runs again, once in each scope, and its
-    checkpoint is replaced; `refresh=["load", "train"]` does so for these steps. Steps with effect="once" are performed again
-    only if they are named. With `packages="compare"`, the versions of the installed packages that a step's code uses are part
-    of its identity, so that it runs again after an update (see `checkpointed`).
+    `ONCEMORE_STORE`, else the folder `.oncemore` in the script's project). With `strict`, a damaged checkpoint raises
+    `IntegrityError`; otherwise a warning names it and its step runs again. `state` gives initial values to `run.state`.
+    With `inputs="observed"`, the content of every file that a step reads is part of its identity (see `checkpointed`).
+    `retention` and `max_checkpoints` remove old checkpoints during the run; without them, nothing is ever removed. On a
+    terminal, lines on standard error say what is reused, what runs and why, unless `quiet`. With `refresh=True`, every step
+    and loop runs again, once in each scope, and its checkpoint is replaced; `refresh=["load", "train"]` does so for these
+    steps. Steps with effect="once" are performed again only if they are named. With `packages="compare"`, the versions of
+    the installed packages that a step's code uses are part of its identity, so that it runs again after an update (see
+    `checkpointed`).
 
     As a decorator of a function or coroutine function, it opens a scope around each call; `current_run()` is the run.
 
@@ -109,7 +110,8 @@ class checkpoint_scope:
         if wanted and not self._quiet and current.rehearsal is None:
             from .report.terminal import open_report
 
-            run.report = open_report(run, asked, origin=origin, default=self._store is None)
+            found = self._store is None and default_target() == default_target(os.getcwd())  # by commands typed here
+            run.report = open_report(run, asked, origin=origin, default=found)
         return run
 
     def _enter(self, run: Session) -> Run:
@@ -216,10 +218,10 @@ def _close(run: Session, error: BaseException | None, *, default_store: bool = F
 def _derived_id() -> tuple[str, str]:
     """An id derived from the script's path and arguments, and the command line that they form."""
     path = getattr(sys.modules.get("__main__"), "__file__", None)
-    here = os.getcwd()
-    script = os.path.abspath(path) if path else os.path.join(here, "interactive")
+    here = default_folder()
+    script = os.path.realpath(path) if path else os.path.join(here, "interactive")
     if os.path.commonpath([script, here]) == here:
-        script = os.path.relpath(script, here)  # so that the project folder can be moved
+        script = os.path.relpath(script, here)  # so that the project's folder can be moved
     words = [script, *sys.argv[1:]] if path else [script]
     name = os.path.splitext(os.path.basename(script))[0][:60]
     run_id = f"{name}-{blake3(json.dumps(words).encode()).hexdigest()[:8]}"
@@ -233,8 +235,14 @@ _process = os.getpid()
 _joined: dict[tuple[int, Any, str, str], Session] = {}  # by process, dry run, run id and store
 
 
-def find_run(reference: Reference | None, *, share: bool) -> Session | None:
-    """The run a call belongs to: the current one, the one the step was sent from, or, with `share`, the default store."""
+def find_run(reference: Reference | None, *, share: bool, store: StoreLike | None = None) -> Session | None:
+    """The run a call belongs to: the current one, the one the step was sent from, or, with `share`, the default store.
+
+    The results of a step with a `store` of its own belong to no run.
+    """
+    if store is not None:
+        own = shared_results(store)
+        return None if own.disabled else own
     run = session_here()
     forked = run is not None and run.pid != os.getpid()
     if run is None or (reference is not None and forked):  # a run inherited through a fork is the parent's
@@ -294,7 +302,8 @@ def _follow(run: Session) -> None:
 def shared_results(target: StoreLike | None = None) -> Session:
     """The session for shared results in a store (default: the default store), without a history.
 
-    Steps with `share=True` use it outside a scope, and functions that `oncemore.compat` records at a place of their own.
+    Steps with `share=True` use it outside a scope; so do steps with a `store` of their own, and functions that
+    `oncemore.compat` records at a place of their own.
     """
     store = open_store(default_target() if target is None else target)
     key = (os.getpid(), current.rehearsal, "", store.url)

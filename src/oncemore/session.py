@@ -152,6 +152,7 @@ class Session:
         self._refresh_environment = refresh_from_environment()
         self.refresh = self._refresh_here | self._refresh_environment
         self._refreshed: set[tuple[str, str]] = set()
+        self.last: dict[str, str] = {}  # by step: the checkpoint that its last call in this scope used or replaced
         self.used_nodes: set[str] = set()  # keys of the nodes that ran or were reused in this scope
         self.applied: set[str] = set()  # keys of the entries whose effects this scope has; cleared by a rollback
         self.warned_performed: set[str] = set()  # effect="once" steps with a warning that they are not performed again
@@ -409,6 +410,7 @@ class Session:
 
     def count_reuse(self, step: str, key: str, seconds: float) -> None:
         self.used_nodes.add(key)
+        self.last[step] = key
         if key.startswith(SHARED):
             self.shared.mark_used(step)
         with self.group.lock:
@@ -487,6 +489,9 @@ class Session:
         self._refreshed.add((node.step, node.fingerprint))
         self.used_nodes.add(node.key)
         data.meta = {"step": node.step, "reason": reason.text, **data.meta}
+        if reason.compared_with not in ("", node.key):
+            self.last[node.step] = reason.compared_with
+            data.meta["instead"] = reason.compared_with.removeprefix(node.prefix)
         if data.once:
             data.meta.update(effects_once.about(node), settled=effects_once.COMPLETED)
         token = current.enter(None)  # a step inside the value is pickled without a reference to this run

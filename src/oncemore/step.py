@@ -18,7 +18,7 @@ from .modules import came_from, find_module
 from .records import Reference
 from .result import Result
 from .retries import Retries
-from .scope import find_run
+from .scope import StoreLike, find_run
 from .settings import Duration
 from .surroundings.outputs import Outputs
 
@@ -255,7 +255,8 @@ class Step(_Verbs[P, R], _FunctionWrapper):
 
     def _self_find_run(self) -> Session | None:
         """The run that a call made here belongs to."""
-        return find_run(self._self_reference, share=self._self_definition.share)
+        definition = self._self_definition
+        return find_run(self._self_reference, share=definition.share, store=definition.options["store"])
 
     def _self_run(self) -> Reference | None:
         """The run to pickle with the step, so that a worker takes part in it."""
@@ -437,6 +438,7 @@ class Options(TypedDict, total=False):
     timeout: Duration | None
     redact: Collection[str]
     packages: Packages
+    store: StoreLike | None
 
 
 class StepOptions(Options, total=False):
@@ -466,6 +468,7 @@ DEFAULTS: StepOptions = {
     "timeout": None,
     "redact": (),
     "packages": "record",
+    "store": None,
 }
 
 
@@ -501,6 +504,8 @@ def checkpointed(function: Callable[..., Any] | None = None, /, **options: Unpac
     code        which code is part of the identity: "deep" (default), the function and all project code it reaches; "own",
                 the function alone; "version", none, only `version`
     share       any run may reuse the result; also works outside a scope, on the default store
+    store       with `share`: a path, URL or `Store` for its results, inside scopes, too. The function then runs as outside of
+                any scope: it is in no run's history, and neither are the steps that it calls
     expires     results older than this ("1d", "2h", seconds) are not reused
     stale       with `share` and `expires`: for so long after that, an expired result is returned at once, and a thread or
                 task computes a new one behind it

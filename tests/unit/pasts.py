@@ -11,7 +11,7 @@ from oncemore import Run, checkpoint_scope, checkpointed, current_run
 from oncemore.codec import Decoded
 from oncemore.keys import OWNER
 from oncemore.settings import secret
-from oncemore.stores import Bytes, Frames, Hold, Store, open_store
+from oncemore.stores import Bytes, Frames, Hold, Store, open_store, sizes_in
 
 both = ("memory", "disk")
 
@@ -92,6 +92,9 @@ class Counting:
             self.rows += 1
             self.kinds[row[0].partition("/")[0]] += 1
             yield row
+
+    def sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
+        return sizes_in(self.inner, prefix)  # reads no entries
 
     def commit(
         self,

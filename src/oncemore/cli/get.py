@@ -11,6 +11,7 @@ import click
 import cloudpickle
 
 from .. import Checkpoint, UsageError
+from ..copies import copied_chunks
 from ..history.json_exchange import exact
 from ..settings import size
 from . import options
@@ -66,7 +67,7 @@ def _load(checkpoint: Checkpoint) -> Any:
     click.echo(f"unpickling {key}: {size(stored)}, written {timestamp(checkpoint.time)}, signature verified", err=True)
     if "main" in meta:
         click.echo(f"its classes come from the script {meta['main']}, which is imported to load it", err=True)
-    if meta.get("blobs"):
+    if {*meta.get("blobs", ())} - copied_chunks(meta):
         click.echo("it contains files: only their paths are shown, and the files on disk are left alone", err=True)
     import_from_cwd()
     return checkpoint.result() if checkpoint.entry else checkpoint.state()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ..settings import size
+from ..stores import shown_url
 from . import options
 from .options import open_history
 from .output import columns, plural, print_result, timestamp
@@ -49,7 +50,7 @@ def memo(
             )
             for each in functions
         ]
-        nothing = [] if functions else ["No memoized results found."]
+        nothing = [] if functions else [f"No memoized results found in {shown_url(history.store.url)}."]
         print_result(as_json, [each.as_dict() for each in functions], (_FUNCTIONS, table), *nothing)
         return
     found = history.memo_calls(function, call=call, older_than=older_than, down_to=down_to)

@@ -49,7 +49,10 @@ def complete_checkpoint(ctx: click.Context, param: click.Parameter, incomplete: 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 store = click.option(
-    "--store", metavar="PATH|URL", help="The store to use. Default: ONCEMORE_STORE, else ./.oncemore.", is_eager=True
+    "--store",
+    metavar="PATH|URL",
+    help="The store to use. Default: ONCEMORE_STORE, else .oncemore in the project that you are in.",
+    is_eager=True,
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 yes = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")

@@ -26,18 +26,33 @@ _DIFFERENCES = columns("node", "what differs", text="what differs")
 
 
 class WithScript(click.Command):
-    """A command whose last argument is a script. Everything after the script's name is passed to it, options included."""
+    """A command whose last argument is a script. What follows the script's name is passed to it, options included.
+
+    Two exceptions: `--json` is the command's own, and with `--` so are all of its options before that.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = sum(isinstance(each, click.Argument) for each in self.params) - 1  # the arguments before the script
         options = [each for each in self.params if isinstance(each, click.Option)]
-        valued = {name for each in options if not each.is_flag for name in each.opts}
+        takes = {name: 1 if each.is_flag else 2 for each in options for name in each.opts}
         at = found = 0
         while at < len(args) and found <= own and args[at] != "--":
             is_option = args[at].startswith("-")
             found += not is_option
-            at += 2 if is_option and args[at] in valued else 1
-        return super().parse_args(ctx, [*args[:at], *(["--"] if found > own else []), *args[at:]])
+            at += takes.get(args[at], 1) if is_option else 1
+        if found <= own:
+            return super().parse_args(ctx, args)
+        script, rest = args[at - 1], args[at:]
+        end = rest.index("--") if "--" in rest else len(rest)
+        mine = takes if end < len(rest) else {name: 1 for name in takes if name == "--json"}
+        before, words = args[: at - 1], list[str]()
+        at = 0
+        while at < end:
+            count = mine.get(rest[at], 0)
+            before += rest[at : at + count]
+            words += rest[at : at + 1] if not count else []
+            at += count or 1
+        return super().parse_args(ctx, [*before, "--", script, *words, *rest[end + 1 :]])
 
 
 def _share(text: str) -> float:
@@ -66,6 +81,9 @@ def plan(ctx: click.Context, script: tuple[str, ...], module: bool, store: str |
 
     Runs SCRIPT up to the first step that would run, without running any step. Code outside of steps does run; its output goes
     to standard error. Nothing is written to the store. An unfinished `run.loop` is treated as a step that would run.
+
+    What follows SCRIPT is passed to it, except --json. If SCRIPT has options of these names, put -- before them: all options
+    of this command come before it, all of SCRIPT's after it.
 
     The exit code is 0 if everything would be reused, 6 if a step would run, 1 if SCRIPT itself failed.
     """
@@ -167,7 +185,7 @@ def audit(
     written to the store. Not run again: steps with effect="once", steps in other processes, and finished `run.loop`s. The audit
     ends at the first step that would run anyway.
 
-    The exit code is 3 if a node differs, 1 if nothing could be compared.
+    The exit code is 3 if a node differs, 1 if SCRIPT itself failed or nothing could be compared.
     """
     found = open_history(store).run(run)
     command = _command(script, module, found)
@@ -177,7 +195,8 @@ def audit(
     stopped = [f"Stopped early: {done.stopped}"] if done.stopped else []
     table: list[Part] = [(_DIFFERENCES, done.differing), ""] if done.differing else []
     print_result(as_json, {**dataclasses.asdict(done), "differing": differing}, *table, _counted(done), *stopped)
-    ctx.exit(PROBLEMS if done.differing else FAILED if done.stopped and not done.equal else DONE)
+    incomplete = done.failed or (done.stopped and not done.equal)
+    ctx.exit(PROBLEMS if done.differing else FAILED if incomplete else DONE)
 
 
 def _counted(done: Audit) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import time
 from datetime import datetime, timezone
 
 import click
 
-from .. import Checkpoint, RunRecord, Summary, UsageError
+from .. import Checkpoint, NotRecorded, RunRecord, StoreError, Summary, UsageError
 from ..ask import shown
 from ..events import Asked, Event, RunFailed
 from ..settings import duration, seconds, size
+from ..stores import shown_url
 from . import options
 from .options import open_history
 from .output import Part, columns, on_terminal, plural, print_json, print_tables, printable, timestamp
@@ -27,9 +29,13 @@ _STEPS = columns("step", *_COUNTS, numbers=_COUNTS)
 _COUNTS_WITH_RETRIES = (*_COUNTS[:3], "retried", *_COUNTS[3:])
 _STEPS_WITH_RETRIES = columns("step", *_COUNTS_WITH_RETRIES, numbers=_COUNTS_WITH_RETRIES)
 _CHECKPOINTS = columns(
-    "checkpoint", "name or node", "time", "stored", "pinned", "metadata", numbers=("stored",), text="metadata"
+    *("checkpoint", "name or node", "arguments", "time", "stored", "pinned", "metadata"),
+    numbers=("stored",),
+    text="arguments",
 )
 _QUESTIONS = columns("question", "node", "asked", "choices or type", text="question")
+_SHOWN = 20  # checkpoints that `show` prints unless it is told how many
+_LONGEST = 80  # characters of a call's arguments
 _UNKNOWN = columns("unknown outcome", "begun", "key")
 _FOR_PROGRAMS = {"seq", "time", "lane", "traceback", "fingerprint", "entry", "snapshot", "behind", "replaces"}
 
@@ -77,7 +83,7 @@ def runs(
             *(f"{run_id} waits for an answer: {shown(asked.question, asked.choices)}" for run_id, asked in questions),
         )
     else:
-        click.echo("No runs found.", err=True)
+        click.echo(f"No runs found in {shown_url(history.store.url)}.", err=True)
 
 
 def _run_row(run: RunRecord) -> tuple[str, ...]:
@@ -87,24 +93,37 @@ def _run_row(run: RunRecord) -> tuple[str, ...]:
 
 @click.command()
 @options.run
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help=f"At most the N newest checkpoints, 0 for all. Default: {_SHOWN}; with --json, all.",
+)
 @options.reads
-def show(run: str, store: str | None, as_json: bool) -> None:
-    """Show a run's status, steps and checkpoints."""
+def show(run: str, limit: int | None, store: str | None, as_json: bool) -> None:
+    """Show a run's status, script, steps and checkpoints.
+
+    The script is the command that opened the run last. Of the checkpoints, the newest are shown.
+    """
     history = open_history(store)
     found = history.run(run)
-    summary, checkpoints = found.summary(), found.checkpoints
+    summary, every = found.summary(), found.checkpoints
+    most = limit if limit is not None or as_json else _SHOWN
+    checkpoints = every[-most:] if most else every
     questions = history.questions(run)
     unknown = [] if summary.status == "running" else history.unknown_outcomes(run)  # its steps may still be in progress
     error = next((e.error for e in reversed(list(found.events())) if isinstance(e, RunFailed)), "")
     error = error if summary.status == "failed" else ""
     if as_json:
-        fields = {**summary.as_dict(), "workflow": found.workflow, "error": error}
-        fields["checkpoints"] = [checkpoint.as_dict() for checkpoint in checkpoints]
+        fields = {**summary.as_dict(), "workflow": found.workflow, "script": list(found.script), "error": error}
+        fields["checkpoints"] = [{**each.as_dict(), "arguments": _arguments(each)} for each in checkpoints]
         fields["unknown_outcomes"] = [dataclasses.asdict(each) for each in unknown]
         fields["questions"] = [_fields(each) for each in questions]
         print_json(fields)
         return
     parts: list[Part] = [_headline(summary, found.workflow)]
+    if found.script:
+        parts.append(f"script: {shlex.join(found.script)}")
     if error:
         parts.append(f"error: {error}".replace("\n", " "))
     if unknown:
@@ -118,6 +137,9 @@ def show(run: str, store: str | None, as_json: bool) -> None:
         parts += ["", (_STEPS_WITH_RETRIES if summary.total.retried else _STEPS, _step_rows(summary))]
     if checkpoints:
         parts += ["", (_CHECKPOINTS, [_checkpoint_row(checkpoint) for checkpoint in checkpoints])]
+    if len(checkpoints) < len(every):
+        earlier = plural(len(every) - len(checkpoints), "earlier checkpoint")
+        parts += ["", f"{earlier} not shown; --limit 0 shows all"]
     print_tables(*parts)
 
 
@@ -148,7 +170,16 @@ def _checkpoint_row(checkpoint: Checkpoint) -> tuple[str, ...]:
     stored = size(checkpoint.stored_bytes) if checkpoint.entry else ""
     metadata = json.dumps(dict(checkpoint.metadata)) if checkpoint.metadata else ""
     name, pinned = checkpoint.name or checkpoint.node or "(end of scope)", "pinned" if checkpoint.pinned else ""
-    return (checkpoint.id, name, timestamp(checkpoint.time), stored, pinned, metadata)
+    arguments = _arguments(checkpoint)
+    return (checkpoint.id, name, arguments, timestamp(checkpoint.time), stored, pinned, metadata)
+
+
+def _arguments(checkpoint: Checkpoint) -> str:
+    try:
+        text = checkpoint.arguments()
+    except (NotRecorded, StoreError):
+        return "(the entry is gone or damaged)"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 @click.command()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import pickle
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hmac import compare_digest
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ __all__ = [
     "ENCRYPTED",
     "FILES",
     "GLOBALS",
+    "INSTEAD",
     "MAGIC",
     "MAIN",
     "NAMES",
@@ -45,6 +46,7 @@ __all__ = [
     "alias",
     "dumps",
     "encode",
+    "header_of",
     "loads",
     "offender",
     "pack",
@@ -75,6 +77,8 @@ NAMES = 8  # the pickle has references to the caller's objects
 MAIN = 16  # the pickle refers to the script; "main" in the metadata is the script's name
 FILES = 32  # the step read files, listed in "files" in the metadata
 ALIAS = 64  # an alias; "to" in the metadata is the key of its target
+
+INSTEAD = 128  # its step ran again; "instead" in the metadata says which checkpoint it replaced
 
 # An entry with any of these in its metadata is more than a value.
 _MORE = ("effects", "roots", "reads", "readings", "items", "hides", "blobs", "beside", "needs", "to")
@@ -164,12 +168,17 @@ def pack(
     seconds: float = 0.0,
     time: float = 0.0,
     flags: int = 0,
+    named: Callable[[], Mapping[str, Any]] = dict,
 ) -> Packed:
     """Encode a value with its metadata, how long it took and when it was saved. CodecError names what cannot be pickled.
 
-    Objects that `name` returns a name for are saved as that name instead of by value.
+    Objects that `name` returns a name for are saved as that name instead of by value. If there are any, `named` returns more
+    metadata.
     """
     stream, buffers, has_globals, has_names = to_pickle(value, name)
+    if has_names:
+        more = named()  # before the next line: it may add to `meta`, too
+        meta = {**meta, **more}
     if has_globals:
         flags |= GLOBALS
     if has_names:
@@ -178,6 +187,8 @@ def pack(
         flags |= VALUE_ONLY
     if meta.get("files"):
         flags |= FILES
+    if meta.get("instead"):
+        flags |= INSTEAD
     if b"_main__" in stream:  # __main__, or __mp_main__ in a spawned process
         flags |= MAIN
         meta = {**meta, "main": canonical_name("__main__")}
@@ -217,9 +228,9 @@ def tombstone(key: str, secret: bytes, why: str) -> Sequence[Bytes]:
     return pack(None, {"hides": why}, flags=TOMBSTONE).seal(key, secret).frames
 
 
-def alias(key: str, secret: bytes, to: str) -> Sequence[Bytes]:
-    """An entry that refers to the one under the key `to`."""
-    return pack(None, {"to": to}, flags=ALIAS).seal(key, secret).frames
+def alias(key: str, secret: bytes, to: str, time: float = 0.0) -> Sequence[Bytes]:
+    """An entry that refers to the one under the key `to`, and has its time."""
+    return pack(None, {"to": to}, flags=ALIAS, time=time).seal(key, secret).frames
 
 
 def _gap(number: int, offset: int) -> int:
@@ -314,6 +325,13 @@ class Decoded:
             offset += _gap(number, offset)
             yield packing, item, body[offset : offset + size], raw
             offset += size
+
+
+def header_of(data: Bytes) -> tuple[int, float]:
+    """The flags and the time of an entry that is not verified; those of a tombstone if it is none."""
+    view = memoryview(data)[len(_HEAD) :]
+    flags, _, time, _ = _HEADER.unpack_from(view) if len(view) >= _HEADER.size else (TOMBSTONE, 0.0, 0.0, 0)
+    return flags, time
 
 
 # --- values inside other entries ------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class _Saved(NamedTuple):
 class OncemoreSaver(BaseCheckpointSaver[str]):
     """Keeps the threads of LangGraph graphs in a store: `builder.compile(checkpointer=OncemoreSaver("./.oncemore"))`.
 
-    `store` is a path, a URL or a `Store` (default: `ONCEMORE_STORE`, else `./.oncemore`). `serde` is LangGraph's serializer.
+    `store` is a path, a URL or a `Store` (default: the default store). `serde` is LangGraph's serializer.
     All methods exist as coroutines too. A thread may be used by several processes at a time. A checkpoint that was altered in
     the store raises `IntegrityError` when it is to be resumed; `list` leaves it out with a warning.
 

@@ -6,6 +6,7 @@ chunk, so a large one needs little memory. A file is first written under a tempo
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pickle
@@ -13,7 +14,7 @@ import re
 import stat
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, BinaryIO, Literal, NamedTuple
 
@@ -86,6 +87,11 @@ class Blobs:
         chunks = bytes(digests) if content else None
         return StoredFile(after.st_size, mtime, stat.S_IMODE(after.st_mode), settled, whole.digest(), chunks)
 
+    def keep_bytes(self, content: Bytes) -> list[str]:
+        """Store bytes that are not a file's. Returns the keys of their chunks."""
+        whole = memoryview(content)
+        return [blob_key(self._put(bytes(whole[at : at + CHUNK]))) for at in range(0, len(whole), CHUNK)]
+
     def _put(self, chunk: bytes) -> bytes:
         digest = blake3(chunk).digest()
         key = blob_key(digest)
@@ -125,7 +131,11 @@ class Blobs:
         """The content, chunk by chunk. IntegrityError or CodecError if a chunk is gone or damaged."""
         if stored.chunks is None:
             raise CodecError("only the digest of its content was stored")
-        for key in stored.entries():
+        yield from self.chunks(stored.entries())
+
+    def chunks(self, keys: Iterable[str]) -> Iterator[Bytes]:
+        """The content of chunks. IntegrityError or CodecError if one is gone or damaged."""
+        for key in keys:
             try:
                 data = self._store.get(key)
                 if data is None:
@@ -328,6 +338,16 @@ class keeping:
 
     def __exit__(self, *error: object) -> None:
         active.reset(self._token)
+
+
+@contextlib.contextmanager
+def not_keeping() -> Generator[None, None, None]:
+    """Inside `keeping`: the contents of `File`s are left alone; pickles contain only their paths."""
+    token = active.set(None)
+    try:
+        yield
+    finally:
+        active.reset(token)
 
 
 def keep_now(now: Keeping, file: BinaryIO) -> StoredFile:

@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple, Union, overload
 
 from .. import events
-from ..codec import Decoded, loads
+from ..codec import Decoded
+from ..copies import result_of
 from ..errors import CodecError, NotRecorded, StoreError, UsageError, did_you_mean, warn
 from ..files.blobs import keeping
 from ..identity import Part
@@ -66,20 +67,7 @@ class Checkpoint:
         """The value that the step returned (for a generator, the list of its items); NotRecorded if there is none."""
         if not self.entry:
             raise NotRecorded(f"checkpoint {self.id} does not belong to a step: it has a state() but no result")
-        entry = self._read(self.entry)
-        if "items" in entry.meta:
-            return list(self._items(entry))
-        loaded = self._load(entry)
-        return loaded[0] if entry.meta.get("effects") else loaded
-
-    def _items(self, entry: Decoded) -> Iterator[Any]:
-        """The items that a generator yielded."""
-        for key in entry.chunks:
-            chunk = self._read(key)
-            for pickled in self._load(chunk):
-                with keeping(self._store, reading=True):
-                    item, _ = loads(pickled, chunk.meta.get("main", ""), CallersOwn._make)
-                yield item
+        return result_of(self._store, self._read(self.entry), self.step or "the step", self._read)
 
     def _load(self, entry: Decoded) -> Any:
         with keeping(self._store, reading=True):
@@ -114,6 +102,17 @@ class Checkpoint:
         """The metadata stored with a step's result; empty if the checkpoint does not belong to a step."""
         entry = self._read(self.entry) if self.entry else None
         return {} if entry is None else {**entry.meta, "seconds": entry.seconds, "time": entry.time}
+
+    def arguments(self) -> str:
+        """The arguments of the step's call as short text, redacted ones as such; empty if there is none.
+
+        Reads the node's own small entry where there is one, not the result.
+        """
+        for key in (self.entry.partition("@")[0], self.entry) if self.entry else ():
+            meta = self._read(key).meta
+            if "arguments" in meta:
+                return shown_arguments(meta)
+        return ""
 
     def as_dict(self) -> dict[str, Any]:
         """The public fields, for JSON."""

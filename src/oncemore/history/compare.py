@@ -158,7 +158,7 @@ def outcome(entries: RunEntries, entry: Decoded) -> Outcome:
         for number in range(entry.meta.get("chunks", 0)):
             chunk = entries.chunk(entry, number)
             for pickled in chunk.load():
-                item, done = loads(pickled, chunk.meta.get("main", ""), CallersOwn._make)
+                item, done, *_ = loads(pickled, chunk.meta.get("main", ""), CallersOwn._make)
                 items.append((item, _without_times(done)))
         return {"result": value, **({"items": items} if items else {}), **_without_times(effects)}
 

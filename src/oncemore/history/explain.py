@@ -120,28 +120,50 @@ class Reason(NamedTuple):
         return {"reason": self.text, "changes": changes, "compared_with": self.compared_with}
 
 
-def compare(entries: RunEntries, node: Node, now: Dependencies, run: Any, used_nodes: Container[str]) -> Reason:
-    """What changed since the most similar checkpoint of the same step, or the newest of these. Without one, the node is new.
+def compare(
+    entries: RunEntries, node: Node, now: Dependencies, run: Any, used: Container[str] = (), after: str = ""
+) -> Reason:
+    """What changed since the checkpoint that the node replaces. Without one, the node is new.
 
-    Skips `used_nodes`, the checkpoints already used in this scope; those belong to other calls.
+    That is the one with the same arguments, else the one that stood at the same place in the script, next after the checkpoint
+    `after`, else one that was left out on the way there. Checkpoints `used` in this scope belong to other calls.
     """
     meta = entries.readings(node)
     if meta is not None:
         found = tuple(_changes_of_reads(meta, run))
         return Reason(sentence(found), found, node.key if found else "")
-    nearest, least = None, (len(now.arguments) + 1, 0, 0.0)
-    for other, entry in entries.others(node):
+    nearest, least = None, None
+    for other, entry, stood_there in entries.others(node, after, used):
         meta = entry.meta
         arguments = _count_differences(meta.get("arguments", {}), now.arguments)
-        data = _count_differences(meta.get("data", {}), now.reads)
-        distance = arguments, data + (code_of(other.code) != code_of(node.code)), -entry.time
-        if other.key not in used_nodes and distance < least:
+        if other.key in used or (arguments and not _resembles(meta, now, arguments, stood_there)):
+            continue
+        data = _count_differences(meta.get("data", {}), now.reads) + (code_of(other.code) != code_of(node.code))
+        distance = arguments, data, not stood_there, -entry.time
+        if least is None or distance < least:
             nearest, least = (other, meta), distance
-    if nearest is None or (least[0] and least[0] == len(now.arguments) > 1):
+    if nearest is None:
         return Reason(NEW)
     other, meta = nearest
     found = tuple(compared(recorded(entries, other.code, meta), now))
     return Reason(sentence(found), found, other.key if found else "")
+
+
+def _resembles(meta: Mapping[str, Any], now: Dependencies, differing: int, stood_there: bool) -> bool:
+    """Whether a checkpoint with other arguments may be of the same call before an edit: they have something in common.
+
+    A single argument that has no parts can have nothing in common. Then the place alone decides.
+    """
+    if differing < len(now.arguments):
+        return True
+    if len(now.arguments) > 1:
+        return False
+    ((name, part),) = now.arguments.items()
+    before = Part.from_json("", meta.get("shown", {}).get(name, "")).pieces
+    names = {*before, *part.pieces}
+    if len(names) < 2:
+        return stood_there
+    return any(before.get(each, ("",))[0] == part.pieces.get(each, (None,))[0] for each in names)
 
 
 def why(store: Store, run_id: str, log: Sequence[Event], which: str) -> Explanation:

@@ -26,6 +26,7 @@ from .compare import Comparison, compare
 from .memo import MemoizedCall, MemoizedFunction
 from .prune import free_space, prune
 from .repair import Repaired
+from .sizes import Sizes
 from .timeline import count
 from .verify import Progress, Verified
 
@@ -34,7 +35,11 @@ StoreLike = Union[str, "os.PathLike[str]", Store]
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """A run in a list of runs."""
+    """A run in a list of runs.
+
+    `bytes` is what it takes in the store, with its state snapshots, events and files. Files that several runs share count for
+    each of them; what a fork has inherited counts for its parent.
+    """
 
     id: str
     workflow: str | None
@@ -52,7 +57,9 @@ class PastRun(RunView):
 
     def __init__(self, run_id: str, store: Store) -> None:
         self.id, self.store = run_id, store
-        self.workflow = self._record().workflow  # raises UsageError if there is no such run
+        record = self._record()  # raises UsageError if there is no such run
+        self.workflow = record.workflow
+        self.script = tuple(record.script)  # the command that opened it last; empty if that is unknown, or looks secret
 
 
 class History:
@@ -87,9 +94,12 @@ class History:
         ]
         found.sort(key=lambda run: run[1].updated, reverse=True)
         states = ((run_id, record, records.status(self.store, record)) for run_id, record in found)
-        return [self._listed(*run) for run in islice((r for r in states if status in (None, r[2])), limit)]
+        sizes = Sizes(self.store)
+        return [
+            self._listed(*run, sizes.of(run[1])) for run in islice((r for r in states if status in (None, r[2])), limit)
+        ]
 
-    def _listed(self, run_id: str, record: Record, status: str) -> RunRecord:
+    def _listed(self, run_id: str, record: Record, status: str, size: int) -> RunRecord:
         if record.open:  # running or killed, so that its record is not up to date
             count(self.store, record)
         return RunRecord(
@@ -100,7 +110,7 @@ class History:
             updated=datetime.fromtimestamp(record.updated, timezone.utc),
             attempts=record.attempts,
             nodes=record.nodes,
-            bytes=record.bytes,
+            bytes=size,
             parent=record.parent[0] if record.parent else None,
         )
 

@@ -130,7 +130,8 @@ def _carry(
         entry = _decoded(old, data)
         stays = counted is None or suffix in suffixes or suffix in nodes
         if stays or (entry is not None and entry.is_tombstone):
-            put[key] = alias(key, secret(), (entry.alias_of if entry is not None else "") or old)
+            to, time = (old, 0.0) if entry is None else (entry.alias_of or old, entry.time)
+            put[key] = alias(key, secret(), to, time)
         elif suffix[0] not in SIGILS and (left_out or (suffix != node and node in nodes)):
             put[key] = tombstone(key, secret(), left_out or ROLLED_BACK)
     record.entries = sum(1 for key in put if key[len(record.prefix)] not in SIGILS and "@" not in key)

@@ -49,11 +49,15 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """The result of a comparison: equal nodes, and nodes that differ, and how. `stopped` says why it ended early."""
+    """The result of a comparison: equal nodes, and nodes that differ, and how.
+
+    `stopped` says why it ended early, `failed` whether the script itself failed.
+    """
 
     equal: list[str] = field(default_factory=list[str])
     differing: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     stopped: str | None = None
+    failed: bool = False
 
 
 def plan(script: str, arguments: Sequence[str] = ()) -> Plan:
@@ -91,7 +95,7 @@ def audit(
     policy = _Auditing(run_id, progress, sample)
     rehearsal = rehearse(script, arguments, policy)
     rehearsal.check(run_id, script)
-    return Audit(equal=policy.equal, differing=policy.differing, stopped=rehearsal.end)
+    return Audit(equal=policy.equal, differing=policy.differing, stopped=rehearsal.end, failed=rehearsal.failed)
 
 
 def adopt(
@@ -235,9 +239,9 @@ class _Adopting(_Comparing):
 
     def counterparts(self, run: DryRun, node: Node) -> list[Node]:
         """The same call under earlier versions of the code, newest first."""
-        same_call = [pair for pair in run.stored(node).others(node) if pair[0].arguments == node.arguments]
-        newest = sorted(same_call, key=lambda pair: pair[1].time, reverse=True)
-        return list({other.code: other for other, _ in newest}.values())
+        same_call = [each for each in run.stored(node).others(node) if each[0].arguments == node.arguments]
+        newest = sorted(same_call, key=lambda each: each[1].time, reverse=True)
+        return list({other.code: other for other, *_ in newest}.values())
 
     def heard(self, run: DryRun, event: StepEvent) -> None:
         super().heard(run, event)

@@ -10,6 +10,7 @@ import runpy
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import thread as pools
 from typing import Any, NamedTuple
@@ -19,18 +20,22 @@ from ..errors import UsageError
 from ..stores import Store
 from .dry_run import LOOK, DryRun, Look, StepPolicy, Stop, WouldRun
 
+_NOT_THE_SCRIPTS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), runpy.__file__, "<frozen runpy>")
+
 
 class Rehearsal(NamedTuple):
     """The result of a dry run of a script.
 
     `elsewhere` lists the steps reused in processes that the script started, with the seconds saved; `stop` is the first step that
-    would have run; `end` says why the script ended early, None if it finished or did all that was needed.
+    would have run; `end` says why the script ended early, None if it finished or did all that was needed; `failed` is whether
+    that was its own doing.
     """
 
     runs: list[DryRun]
     elsewhere: list[list[Any]]
     stop: WouldRun | None
     end: str | None
+    failed: bool
 
     def check(self, run_id: str, script: str, store: Store | None = None) -> None:
         """Raise UsageError unless the script opens this run (in this store)."""
@@ -52,15 +57,19 @@ def rehearse(script: str, arguments: Sequence[str], policy: StepPolicy) -> Rehea
             _join_threads_except(threads)
         stop = next((WouldRun(*fields) for fields in look.noted("would run")), None)
         over = next(look.noted("enough"), None)
+        failed = end is not None and stop is None and over is None
         if stop is not None:
             end = str(stop)
         elif over is not None:
             end = over[0] or None
-        return Rehearsal(look.runs, list(look.noted("reused")), stop, end)
+        return Rehearsal(look.runs, list(look.noted("reused")), stop, end, failed)
 
 
 def _run(main: Callable[[], object]) -> str | None:
-    """Run the script and return how it failed, None if it did not. Being stopped is noted elsewhere, even if it is caught."""
+    """Run the script and return how it failed, None if it did not. Being stopped is noted elsewhere, even if it is caught.
+
+    The traceback of a failure goes to standard error.
+    """
     try:
         main()
     except KeyboardInterrupt:
@@ -68,8 +77,26 @@ def _run(main: Callable[[], object]) -> str | None:
     except SystemExit as end:
         return f"the script ended with exit code {end.code}" if end.code else None
     except BaseException as error:  # with tasks, an exception group
+        if not _holds_stop(error):
+            _print_traceback(error)
         return f"the script failed: {type(error).__name__}: {error}"
     return None
+
+
+def _holds_stop(error: BaseException) -> bool:
+    """Whether the dry run ended the script, also by way of a task."""
+    inside: Sequence[BaseException] = getattr(error, "exceptions", ())
+    return isinstance(error, Stop) or any(map(_holds_stop, inside))
+
+
+def _print_traceback(error: BaseException) -> None:
+    """Print the traceback as Python would, without the frames that run the script."""
+    found = traceback.TracebackException.from_exception(error)
+    each: traceback.TracebackException | None = found
+    while each is not None:
+        each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(_NOT_THE_SCRIPTS)]
+        each = each.__cause__ or each.__context__
+    print("".join(found.format()), end="", file=sys.stderr)
 
 
 def _join_threads_except(known: list[threading.Thread]) -> None:

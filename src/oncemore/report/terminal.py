@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from .. import events
 from ..errors import is_terminal, logger, warn
@@ -29,6 +28,7 @@ from ..modules import loaded
 from ..node import ASKED, NEW
 from ..settings import Report as Destination
 from ..settings import duration, size
+from ..stores import shown_url
 from ..surroundings.capture import _Hook
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def open_report(run: Session, asked: Destination | None, *, origin: str, default
     """Report that a run was opened, and return its report; None if no report is wanted.
 
     `asked` is what ONCEMORE_LOG asks for, if it is set; `origin` is what the run's id was derived from; `default` is True if
-    its store is the default store.
+    commands find its store without being told.
     """
     lines = _lines(asked)
     if lines is None:
@@ -68,7 +68,7 @@ def open_report(run: Session, asked: Destination | None, *, origin: str, default
         for other in _open:
             other.settle()
         about = ", ".join(["resumed"] * run.resumed + [f"from {origin}"] * bool(origin))
-        lines.line(f"● run {run.id}" + f" ({about})" * bool(about) + f"  store {_shown_url(run.store.url)}")
+        lines.line(f"● run {run.id}" + f" ({about})" * bool(about) + f"  store {shown_url(run.store.url, os.getcwd())}")
         report = Report(run, lines, default, debug=asked is not None and asked.debug)
         _open.append(report)
         run.on(events.StepEvent, report.notify)
@@ -508,16 +508,3 @@ class _Records(logging.Handler):
         logger.removeHandler(self)
         logger.setLevel(self._level)
         super().close()
-
-
-# -- text
-
-
-def _shown_url(url: str) -> str:
-    """A store's URL without passwords; for a directory its path, relative if it is inside the current one."""
-    scheme, _, rest = url.partition("://")
-    if scheme == "disk":
-        path, here = unquote(rest.partition("?")[0]), os.getcwd()
-        return f".{path[len(here) :]}" if path.startswith(here + os.sep) else path
-    user, at, host = rest.rpartition("@")
-    return f"{scheme}://{user.partition(':')[0]}{at}{host}"

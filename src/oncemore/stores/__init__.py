@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, runtime_checkable
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from ..errors import UsageError
+from ..modules import script_folder
 
 if TYPE_CHECKING:
     from .repair import Salvaged
@@ -111,6 +114,15 @@ class Store(Protocol):
         ...
 
 
+@runtime_checkable
+class Measured(Protocol):
+    """A store that knows the sizes of its entries without reading them."""
+
+    def sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """The keys that start with `prefix`, in key order, and the sizes of their entries in bytes."""
+        ...
+
+
 GROUP = "oncemore.stores"  # entry points of other packages: `scheme = module:function`
 _SCHEMES = {  # imported when first used
     "disk": "oncemore.stores.disk:open_url",
@@ -139,9 +151,48 @@ def _require_store(store: Store) -> Store:
     return store
 
 
-def default_target() -> str:
-    """The path or URL of the default store."""
-    return os.environ.get("ONCEMORE_STORE") or "./.oncemore"
+def default_target(folder: str | None = None) -> str:
+    """The path or URL of the default store: `ONCEMORE_STORE`, else `.oncemore` in the project that `folder` belongs to.
+
+    By default, that is the folder of the running script; without a script, the working directory.
+    """
+    return os.environ.get("ONCEMORE_STORE") or os.path.join(default_folder(folder), OURS)
+
+
+def default_folder(folder: str | None = None) -> str:
+    """The folder of the default store: see `default_target`."""
+    return _project(folder or script_folder() or os.getcwd(), os.path.realpath(os.path.expanduser("~")))
+
+
+@lru_cache(maxsize=100)
+def _project(start: str, home: str) -> str:
+    """The nearest folder, from `start` upward, that has a store or is the root of a project; `start` if there is none.
+
+    Stops at the user's home, which may be a repository of settings, and at folders that anybody can write to, like /tmp.
+    """
+    folder = start
+    while folder not in (home, os.path.dirname(folder)) and not _is_open_to_all(folder):
+        if any(os.path.exists(os.path.join(folder, name)) for name in (OURS, "pyproject.toml", ".git")):
+            return folder
+        folder = os.path.dirname(folder)
+    return start
+
+
+def _is_open_to_all(folder: str) -> bool:
+    try:
+        return bool(os.stat(folder).st_mode & stat.S_IWOTH)
+    except OSError:  # inside a zip file, say
+        return False
+
+
+def shown_url(url: str, here: str = "") -> str:
+    """A store's URL without passwords; for a directory its path, relative if it is inside the folder `here`."""
+    scheme, _, rest = url.partition("://")
+    if scheme == "disk":
+        path = unquote(rest.partition("?")[0])
+        return f".{path[len(here) :]}" if here and path.startswith(here + os.sep) else path
+    user, at, host = rest.rpartition("@")
+    return f"{scheme}://{user.partition(':')[0]}{at}{host}"
 
 
 def store_exists(target: str | os.PathLike[str] | Store) -> bool:
@@ -245,6 +296,14 @@ def checked(key: str) -> str:
 
 
 # -- what the stores here have in common
+
+
+def sizes_in(store: Store, prefix: str) -> Iterator[tuple[str, int]]:
+    """The keys with this prefix, and the sizes of their entries; see `Measured.sizes`."""
+    if isinstance(store, Measured):
+        return store.sizes(prefix)
+    return ((key, len((store.get(key) if data is None else data) or b"")) for key, data in store.scan(prefix))
+
 
 PAGE = 500  # entries that a scan reads at a time
 

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 from diskcache.core import DBNAME, MODE_BINARY, MODE_RAW
 
 from ..errors import IntegrityError, StoreError, UsageError
-from . import LAST, BaseStore, Bytes, Change, Hold, checked, last_number, log_key
+from . import LAST, BaseStore, Bytes, Change, Hold, checked, key_range, last_number, log_key
 from .cache import CHUNK, Cache, Unreadable, gate, listed, size_of, value_folders
 from .filesystem import network_file_system
 from .locks import lock_file
@@ -31,6 +31,9 @@ from .repair import repair as repair_folder
 _ROWS = (  # the second column: whether the entry is small enough
     "SELECT key, max(size, coalesce(length(value), 0)) <= ?, mode, filename, CASE WHEN length(value) <= ? THEN value END"
     " FROM Cache WHERE raw = 1 AND "
+)
+_SIZES = (
+    "SELECT key, max(size, coalesce(length(value), 0)) FROM Cache WHERE raw = 1 AND key >= ? AND key < ? ORDER BY key"
 )
 _NOT_INLINE = (
     "SELECT key FROM Cache WHERE raw = 1 AND typeof(key) = 'text'"
@@ -115,6 +118,14 @@ class DiskStore(BaseStore):
     def _page(self, start: str, end: str | None, size: int, most: int | None) -> Iterator[tuple[str, Bytes | None]]:
         condition, values = "key >= ? AND key < ? ORDER BY key LIMIT ?", (start, end or _ABOVE_TEXT, size)
         return self._values(self._rows(condition, values, most))
+
+    def sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """See `Measured.sizes`."""
+        start, end = key_range(prefix)
+        found: list[tuple[str, int]] = self._cache.use(
+            "read", lambda: self._cache._sql(_SIZES, (start, end or _ABOVE_TEXT)).fetchall()
+        )
+        return iter(found)
 
     def _rows(self, condition: str, values: Sequence[object], most: int | None) -> list[tuple[Any, ...]]:
         """All rows that match, fetched at once: an open statement would prevent this thread from committing."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import Any
 
-from . import BaseStore, Bytes, Change, Hold, Store, last_number
+from . import BaseStore, Bytes, Change, Hold, Store, last_number, sizes_in
 from .memory import Contents, MemoryStore, given
 
 
@@ -99,6 +99,11 @@ class Within(BaseStore):
         start = self.prefix + after if after else ""
         for key, data in self.below.scan(self.prefix + prefix, after=start, limit=limit, most=most):
             yield key.removeprefix(self.prefix), data
+
+    def sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """See `Measured.sizes`."""
+        for key, size in sizes_in(self.below, self.prefix + prefix):
+            yield key.removeprefix(self.prefix), size
 
     def _commit(self, change: Change) -> bool:
         return self.below.commit(

@@ -57,6 +57,10 @@ class MemoryStore(BaseStore):
             page = [(key, values[key]) for key in keys[low : min(high, low + size)]]
         return ((key, given(value, most)) for key, value in page)
 
+    def sizes(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """See `Measured.sizes`."""
+        return ((key, len(data or b"")) for key, data in self.scan(prefix))
+
     def _commit(self, change: Change) -> bool:
         # Everything that can fail comes first.
         puts = {key: b"".join(frames) for key, frames in change.put.items()}

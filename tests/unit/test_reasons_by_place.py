@@ -1,0 +1,110 @@
+"""A call is compared with what stood at its place before, never with another call of the same attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from oncemore import checkpoint_scope, checkpointed, events
+
+
+@checkpointed
+def square(x: int) -> int:
+    return x * x
+
+
+@checkpointed
+def clean(record: dict[str, Any]) -> dict[str, Any]:
+    return {**record}
+
+
+@checkpointed
+def product(x: int, by: int) -> int:
+    return x * by
+
+
+def _reasons(*attempts: Sequence[Any], step: Any = square) -> list[str]:
+    """Why steps ran in the last attempt."""
+    new: list[str] = []
+    for calls in attempts:
+        with checkpoint_scope("r") as run:
+            before = max(event.seq for event in run.events())
+            for call in calls:
+                step(*call) if isinstance(call, tuple) else step(call)
+            new = [event.reason for event in run.events(before) if isinstance(event, events.StepCompleted)]
+    return new
+
+
+FIRST = list(range(50))
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    {
+        "one": ([*FIRST[:33], 330, *FIRST[34:]], ["33 -> 330"]),
+        "two": ([*FIRST[:33], 330, 34, 350, *FIRST[36:]], ["33 -> 330", "35 -> 350"]),
+        "two neighbors": ([*FIRST[:33], 330, 340, *FIRST[35:]], ["33 -> 330", "34 -> 340"]),
+        "after one was removed": ([*FIRST[1:33], 330, *FIRST[34:]], ["33 -> 330"]),
+        "after one was added": ([0, 99, *FIRST[1:33], 330, *FIRST[34:]], ["1 -> 99", "33 -> 330"]),
+        "the first": ([1000, *FIRST[1:]], ["0 -> 1000"]),
+        "the last": ([*FIRST[:-1], 490], ["49 -> 490"]),
+        "all": ([x + 100 for x in FIRST], [f"{x} -> {x + 100}" for x in FIRST]),
+    }.values(),
+)
+def test_a_changed_item_of_a_loop_is_compared_with_the_item_that_stood_there(now: list[int], why: list[str]) -> None:
+    assert _reasons(FIRST, now) == [f"argument `x`: {change}" for change in why]
+
+
+def test_an_item_after_the_last_one_is_new() -> None:
+    assert _reasons(FIRST, [*FIRST, 50]) == ["new node"]
+
+
+def test_items_in_another_order_do_not_run() -> None:
+    assert _reasons(FIRST, FIRST[::-1]) == []
+
+
+def test_an_item_changed_again_is_compared_with_the_last_change() -> None:
+    edited = [[*FIRST[:33], x, *FIRST[34:]] for x in (33, 330, 3300, 33000)]
+    assert _reasons(*edited) == ["argument `x`: 3300 -> 33000"]
+
+
+def test_one_field_of_one_record_is_named() -> None:
+    records = [{"id": n, "v": n % 7, "w": n * n} for n in range(60)]
+    changed = [*records[:40], {**records[40], "v": "new"}, *records[41:]]
+    assert _reasons(records, changed, step=clean) == ["argument `record`: ['v']: 5 -> 'new'"]
+
+
+def test_a_record_that_has_nothing_in_common_with_what_stood_there_is_new() -> None:
+    records = [{"id": n, "w": n * n} for n in range(5)]
+    assert _reasons(records, [{"id": 99, "w": -1}, *records], step=clean) == ["new node"]
+
+
+def test_one_of_two_arguments_is_named() -> None:
+    pairs = [(x, by) for x in range(6) for by in range(6)]
+    assert _reasons(pairs, [*pairs[:20], (3, 77), *pairs[21:]], step=product) == ["argument `by`: 2 -> 77"]
+
+
+def test_the_place_survives_a_rollback() -> None:
+    with checkpoint_scope("r") as run:
+        for x in FIRST:
+            square(x)
+        run.checkpoint("done")
+        square(1000)
+        run.rollback(to="done")
+    assert _reasons([*FIRST[:33], 330, *FIRST[34:]]) == ["argument `x`: 33 -> 330"]
+
+
+def test_calls_in_threads_are_never_compared_with_one_that_is_used() -> None:
+    with checkpoint_scope("r"):
+        for x in FIRST:
+            square(x)
+    with checkpoint_scope("r") as run:
+        before = max(event.seq for event in run.events())
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(square, [*FIRST[:33], *FIRST[34:]]))
+        square(330)
+        (ran,) = [event for event in run.events(before) if isinstance(event, events.StepCompleted)]
+    assert ran.reason in ("argument `x`: 33 -> 330", "new node")
