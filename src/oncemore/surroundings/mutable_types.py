@@ -17,8 +17,8 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, Sim
 from typing import Any, NamedTuple, TypeAlias
 
 from ..files import File, FileChange
-from ..identity.values import Digests, identity
-from ..identity.values.builtin_types import category, counter_at, is_immutable, is_mock, is_refused
+from ..identity.values import Digests, identity, iterators
+from ..identity.values.builtin_types import category, counter_at, is_immutable, is_mock, is_refused, memory_of
 from ..identity.values.objects import is_its_attributes
 from ..identity.values.parts import ATTRS_HASH, layout_of
 from ..modules import global_generator, loaded, module_of, once_per_type
@@ -243,6 +243,8 @@ def transparent_children(kind: type) -> Callable[[Any], Iterable[Any]] | None:
         return lambda obj: (obj.__self__,)
     if kind is partial:
         return lambda obj: (obj.func, obj.args, obj.keywords)
+    if kind in iterators.THROUGH:
+        return iterators.sources
     shared = loaded("multiprocessing.sharedctypes")
     if shared is not None and issubclass(kind, shared.SynchronizedBase):
         return lambda obj: (obj.get_obj(),)
@@ -425,6 +427,10 @@ _MUTATORS: dict[type, Mutator] = {
     itertools.count: Mutator(
         counter_at, _advance, same=eq, can_restore=lambda obj: counter_at(obj) is not None, goes_back=False
     ),
+    **dict.fromkeys(
+        iterators.LEAVES | iterators.MADE_OF,
+        Mutator(iterators.place, iterators.go_on, same=eq, can_restore=iterators.can_go_on, goes_back=False),
+    ),
 }
 
 
@@ -606,9 +612,12 @@ def _assign_bits_state(bits: Any, content: tuple[Any, Any]) -> None:
         bits.state = state
 
 
+# -- content outside the Python object, see identity/values/builtin_types.py
+
+
 def _assign_memory(obj: Any, content: bytes) -> None:
     ctypes: Any = loaded("ctypes")
-    ctypes.memmove(ctypes.byref(obj), content, len(content))
+    ctypes.memmove(ctypes.addressof(obj), content, len(content))
 
 
 def _polars(inner: str) -> Mutator:
@@ -619,7 +628,11 @@ def _polars(inner: str) -> Mutator:
 
 # Types of libraries: the module, names in it, and how objects of these types are changed.
 _LIBRARIES: tuple[tuple[str, str, Mutator], ...] = (
-    ("_ctypes", "_SimpleCData Array Structure Union", Mutator(bytes, _assign_memory, by_digest=True)),
+    (
+        "_ctypes",
+        "_SimpleCData Array Structure Union",
+        Mutator(memory_of, _assign_memory, by_digest=True, can_restore=lambda obj: memory_of(obj) is not None),
+    ),
     ("multiprocessing.managers", "DictProxy", Mutator(lambda obj: obj.copy(), _assign_elements, by_digest=True)),
     ("multiprocessing.managers", "ListProxy", Mutator(lambda obj: obj[:], _assign_items, by_digest=True)),
     ("random", "Random", _generator(lambda obj: obj.getstate(), lambda obj, state: obj.setstate(state))),

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from ...modules import global_generator, is_project_module, module_of, once_per_type
+from . import iterators
 from .parts import Describe, Parts, attributes, canonical_module, name_of, refuse
 
 # Inert types: objects that only coordinate or display. Which one a step is given does not change its outcome.
@@ -166,6 +167,13 @@ def _counter(counter: Any) -> Parts:
     return refuse(counter) if counter_at(counter) is None else Parts("count", [repr(counter)])
 
 
+def _iterator(iterator: Any) -> Parts:
+    try:
+        return Parts("iterator", [type(iterator).__qualname__, *iterators.parts(iterator)])
+    except iterators.Lost:
+        return refuse(iterator)
+
+
 def _random(value: Any) -> Sequence[Any]:
     name = global_generator(value)
     return [value.getstate()] if name is None else [name]
@@ -190,6 +198,7 @@ WHOLE: dict[str, Describe] = {
     "functools._lru_cache_wrapper": lambda v: Parts("lru_cache", [v.__wrapped__, v.cache_parameters()]),
     "enum.Enum": _enum,
     "itertools.count": _counter,
+    **dict.fromkeys(iterators.NAMES, _iterator),
     "types.GenericAlias": lambda v: Parts("alias", [v.__origin__, v.__args__]),
     "types.UnionType": lambda v: Parts("union", [v.__args__]),
     "types.SimpleNamespace": lambda v: Parts("namespace", [type(v), *attributes(v)], "attribute"),
@@ -339,12 +348,28 @@ for _name in ("PurePath", "PurePosixPath", "PureWindowsPath", "Path", "PosixPath
 # --- content that is elsewhere: in C, in shared memory, in a manager's process; and mocks -----------------------------
 
 
+def memory_of(value: Any) -> bytes | None:
+    """The content of a ctypes object; None if it holds pointers, which are meaningless in another process."""
+    ctypes: Any = sys.modules["ctypes"]
+    if _has_pointers(type(value)):
+        return None
+    found: bytes = ctypes.string_at(ctypes.addressof(value), ctypes.sizeof(value))
+    return found
+
+
+def _has_pointers(kind: Any) -> bool:
+    inner = getattr(kind, "_type_", None)
+    if isinstance(inner, str):  # a type code, such as "i" for an int
+        return inner in "PzZOX"
+    if isinstance(inner, type):
+        return not hasattr(kind, "_length_") or _has_pointers(inner)
+    fields = [field for base in kind.__mro__ for field in vars(base).get("_fields_", ())]
+    return not hasattr(kind, "_fields_") or any(_has_pointers(field[1]) for field in fields)
+
+
 def _ctypes(value: Any) -> Parts:
-    try:
-        _, (_, (_, content)) = value.__reduce__()
-    except ValueError:  # it holds pointers, which are meaningless in another process
-        return refuse(value)
-    return Parts("ctypes", [type(value), content])
+    content = memory_of(value)
+    return refuse(value) if content is None else Parts("ctypes", [type(value), content])
 
 
 def _of_manager(proxy: Any) -> Parts:
