@@ -9,7 +9,8 @@ without a seed can be resumed, and its steps are recalled. A generator is unseed
 
 * it is that of `random`, and in the state it had when oncemore was imported;
 * it is that of numpy, and in the state in which the library creates it;
-* a project module or class holds it, directly or in a dict or list, and the statement that created it has no seed.
+* a project module or class holds it, directly or in a dict or list, and the statement that created it has no seed;
+* an object there holds it, and the statement in `__init__` that created it has no seed.
 
 A scope that is opened again in the same process may be the next cell of a notebook, or the same cell run again. So it starts
 with the generators as they are. If a checkpoint of the first step that reads them was recorded with the states that an
@@ -18,6 +19,7 @@ earlier scope started from, they are set back to those.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import pickle
@@ -28,7 +30,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from ..identity.code.statements import binding
+from ..identity.code.statements import GENERATORS, Statement, binding, filled, makes_generator, unseeded_by
 from ..identity.values import digest, identity
 from ..modules import canonical_name, is_project_module, loaded, module_of
 from .mutable_types import mutator_of, same_state
@@ -308,7 +310,7 @@ def _of_modules(*, seeded: bool = False) -> Handles:
                 inside = walk_from(value, most=_MOST).found
             found = [each for each in inside if isinstance(each, kinds) and id(each) not in known]
             statement = binding(space, name) if found else None
-            if not found or not (seeded or (statement is not None and statement.unseeded)):
+            if not found or not (seeded or (statement and (statement.unseeded or _made_by(inside, statement)))):
                 continue
             for i, each in enumerate(found):
                 mutator = mutator_of(type(each))
@@ -319,6 +321,31 @@ def _of_modules(*, seeded: bool = False) -> Handles:
                     key = f"{canonical_name(module)}.{name}#{i} {made}"
                     handles[key] = partial(mutator.content, each), partial(mutator.assign, each)
     return handles
+
+
+def _made_by(objects: list[Any], statement: Statement) -> bool:
+    """Whether project objects create all their generators without seeds. The statement creates the first of the objects.
+
+    A seed that is a parameter of `__init__` does not count if its default is None and the statement does not pass it.
+    """
+    call = next((each for each in ast.walk(ast.parse(statement.text)) if isinstance(each, ast.Call)), None)
+    plain = call is not None and not call.args and all(each.arg is not None for each in call.keywords)
+    given = {each.arg for each in call.keywords} if call is not None else set()
+    found = False
+    for kind in {type(each): None for each in objects}:
+        for field in getattr(kind, "__dataclass_fields__", {}).values():
+            if getattr(field.default_factory, "__name__", "") in GENERATORS:
+                if kind is not type(objects[0]) or not plain or field.name in given:
+                    return False
+                found = True
+        for each in filled(kind):
+            made = [call for call in ast.walk(each.value) if makes_generator(call)]
+            for names in map(unseeded_by, made):
+                known = plain and kind is type(objects[0]) and each.method == "__init__"
+                if names is None or (names and not (known and names <= each.defaults and not names & given)):
+                    return False
+                found = True
+    return found
 
 
 def _held(space: dict[str, Any], module: str) -> Iterator[tuple[str, Any]]:

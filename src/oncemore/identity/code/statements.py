@@ -20,13 +20,13 @@ from types import FrameType, FunctionType
 from typing import Any, NamedTuple, TypeAlias
 
 from ...modules import absolute_name, is_project_module, module_of, once_per_type, package_of
-from ..display import statement_text
+from ..display import is_secret, statement_text
 from .bytecode_reads import reads
 from .syntax import UNREADABLE, digest_of_tree, hashed, read_source, steadily
 
 _MOST_IMPORTS = 20  # imports of imports that are followed
 # Constructors that draw a seed from the system unless they are given one.
-_GENERATORS = frozenset(
+GENERATORS = frozenset(
     ["Random", "RandomState", "default_rng", "SeedSequence", "MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"]
 )
 
@@ -35,7 +35,7 @@ class Statement(NamedTuple):
     """One or all of the statements that may have bound a global.
 
     `text` is for people and has no secrets. `names` are the globals it reads. `seeds` has the names that seed each random
-    generator that it creates (see `_unseeded_by`); `unseeded`: one of them has no seed. `when_needed`: it is inside a
+    generator that it creates (see `unseeded_by`); `unseeded`: one of them has no seed. `when_needed`: it is inside a
     function that first checks for an existing value.
     """
 
@@ -335,26 +335,32 @@ def _described(found: _RawBinding, name: str) -> Statement:
     stored = {each.id for each in nodes if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)}
     stored |= {each.arg for each in nodes if isinstance(each, ast.arg)}
     read = {each.id for each in nodes if isinstance(each, ast.Name) and each.id[:2] != "__"} - stored - {name}
-    seeds = [_unseeded_by(each) for part in found.parts for each in _evaluated(part)]
-    text = statement_text(found.text, found.parts)
+    seeds = [unseeded_by(each) for part in found.parts for each in _evaluated(part)]
+    text = statement_text(found.text, found.parts, is_secret(name))
     known = tuple(each for each in seeds if each is not None)
     return Statement(digest, text, found.line, frozenset(read), found.when_needed, known)
 
 
-def _unseeded_by(node: ast.AST) -> frozenset[str] | None:
+def makes_generator(node: ast.AST) -> bool:
+    """Whether this is a call that creates a random generator."""
+    if not isinstance(node, ast.Call):
+        return False
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+    # `torch.Generator()` has a fixed seed
+    return called in GENERATORS or (called == "Generator" and bool(node.args or node.keywords))
+
+
+def unseeded_by(node: ast.AST) -> frozenset[str] | None:
     """If this creates a random generator that may be unseeded: the names in its seed, all of which are None if it is.
 
     None if it is seeded, or does not create a generator.
     """
-    if not isinstance(node, ast.Call):
+    if not isinstance(node, ast.Call) or not makes_generator(node):
         return None
-    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
     given = [*node.args, *(keyword.value for keyword in node.keywords)]
-    if called not in _GENERATORS and not (called == "Generator" and given):  # `torch.Generator()` has a fixed seed
-        return None
     names: set[str] = set()
     for each in given:
-        inside = _unseeded_by(each)
+        inside = unseeded_by(each)
         if isinstance(each, ast.Name):
             names.add(each.id)
         elif inside is not None:
@@ -364,10 +370,13 @@ def _unseeded_by(node: ast.AST) -> frozenset[str] | None:
     return frozenset(names)
 
 
-# --- attributes that methods fill on first use ------------------------------------------------------------------------
+# --- statements in methods --------------------------------------------------------------------------------------------
 
 
-class _Filled(NamedTuple):
+_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Filled(NamedTuple):
     """A statement `self.name = value` in a method.
 
     `looks`: the method checks first whether there is a value; `absent`: whether there is such an attribute at all.
@@ -375,36 +384,46 @@ class _Filled(NamedTuple):
 
     name: str
     value: ast.expr
+    method: str
     looks: bool
     absent: bool
+    defaults: frozenset[str]  # parameters of the method whose default is None
+
+
+@once_per_type
+def filled(kind: type) -> tuple[Filled, ...]:
+    """The statements by which the methods of a class and its bases fill attributes, as far as they are the project's."""
+    found: list[Filled] = []
+    for base in kind.__mro__:
+        if is_project_module(module_of(base)):
+            for member in list(vars(base).values()):
+                function = getattr(member, "fget", None) or getattr(member, "__func__", None) or member
+                function = inspect.unwrap(function) if callable(function) else function
+                if type(function) is FunctionType and reads(function.__code__).stored:
+                    found += _in_method(function)
+    return tuple(found)
 
 
 @once_per_type
 def made_when_needed(kind: type) -> dict[str, bool]:
-    """The attributes that project methods fill on first use and in no other way; whether they are absent until then."""
+    """The attributes that are filled on first use and in no other way; whether they are absent until then."""
     found, filled_otherwise = dict[str, bool](), set[str]()
-    for base in kind.__mro__:
-        for member in list(vars(base).values()) if is_project_module(module_of(base)) else ():
-            function = getattr(member, "fget", None) or getattr(member, "__func__", None) or member
-            function = inspect.unwrap(function) if callable(function) else function
-            if type(function) is not FunctionType or not reads(function.__code__).stored:
-                continue
-            for each in _in_method(function):
-                if each.looks and function.__name__ != "__init__":
-                    found[each.name] = each.absent
-                elif not (isinstance(each.value, ast.Constant) and each.value.value is None):
-                    filled_otherwise.add(each.name)
+    for each in filled(kind):
+        if each.looks and each.method != "__init__":
+            found[each.name] = each.absent
+        elif not (isinstance(each.value, ast.Constant) and each.value.value is None):
+            filled_otherwise.add(each.name)
     fields: Any = getattr(kind, "__dataclass_fields__", {})
     filled_otherwise.update(name for name in found if name in fields and fields[name].init)
     return {name: absent for name, absent in found.items() if name not in filled_otherwise}
 
 
-def _in_method(function: FunctionType) -> Iterator[_Filled]:
+def _in_method(function: FunctionType) -> Iterator[Filled]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     except (OSError, TypeError, SyntaxError, IndexError):
         return
-    if not isinstance(tree, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if not isinstance(tree, _Function):
         return
     arguments = tree.args.posonlyargs + tree.args.args
     if not arguments:
@@ -414,6 +433,13 @@ def _in_method(function: FunctionType) -> Iterator[_Filled]:
     tests += [part for each in nodes if isinstance(each, ast.BoolOp) for part in ast.walk(each)]
     caught = [each.type for each in nodes if isinstance(each, ast.ExceptHandler) and each.type is not None]
     tried = any(getattr(part, "id", None) == "AttributeError" for each in caught for part in ast.walk(each))
+    defaulted = [
+        *zip(reversed(arguments), reversed(tree.args.defaults)),
+        *zip(tree.args.kwonlyargs, tree.args.kw_defaults),
+    ]
+    defaults = frozenset(
+        name.arg for name, value in defaulted if isinstance(value, ast.Constant) and value.value is None
+    )
     for each in nodes:
         targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
         value = getattr(each, "value", None)
@@ -423,4 +449,4 @@ def _in_method(function: FunctionType) -> Iterator[_Filled]:
                 absent = tried or any(isinstance(part, ast.Constant) and part.value == name for part in tests)
                 looks = absent or any(isinstance(part, ast.Attribute) and part.attr == name for part in tests)
                 if value is not None and not isinstance(each, ast.AugAssign):
-                    yield _Filled(name, value, looks, absent)
+                    yield Filled(name, value, tree.name, looks, absent, defaults)
