@@ -402,7 +402,7 @@ class Definition:
         """Skip the step: restore its effects, so that everything is as if it had run, and return its value."""
         entry, value, _, context = found
         run, again = call.run, self.repeated(call, entry) if context is not None else set[str]()
-        run.count_reuse(self.name, call.node.key, entry.seconds)
+        run.count_reuse(self.name, call.node.key, entry.time, entry.seconds)
         if entry.key == call.node.intent:
             effects_once.warn_performed(run, call.node, entry, call.why or self.compare(call).text)
         if entry.read_files or self.identity.inputs:

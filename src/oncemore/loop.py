@@ -335,7 +335,7 @@ class _Snapshots:
         stop(*begin.recorders)
         self.prefix, self.complete = _Prefix(*entry.meta["prefix"]), chosen.done
         self._last = "" if chosen.done else chosen.key
-        run.reused[self._name] += chosen.seen
+        run.reuse.times[self._name] += chosen.seen
         if run.report is not None and chosen.seen:
             run.report.reused(self._name, 0, chosen.seen)
         return True

@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,9 +23,10 @@ from .history.explain import Reason
 from .history.timeline import count
 from .identity.calls import Variants
 from .identity.values import digest
-from .keys import SHARED, alive_key, counters_of
+from .keys import SHARED, alive_key, counters_of, reused_of
 from .node import ASKED, CheckpointData, Node, group_of
-from .records import Opened, Record, Reference, ending, open_run
+from .records import Opened, Record, Reference, ending, open_run, read_log
+from .reuse import Inbox, Outbox, Reuse
 from .settings import Refresh, disabled, refresh_from_environment
 from .stores import Store
 from .surroundings.inputs import OBSERVED
@@ -51,13 +52,13 @@ _STARTED_AFTER = 0.5  # seconds; a step that ends sooner leaves one event instea
 class RunningStep:
     """A step that is being computed: when and where it started."""
 
-    __slots__ = ("lane", "node", "time")
+    __slots__ = ("about", "lane", "time")
 
-    def __init__(self, node: Node) -> None:
-        self.node, self.time, self.lane = node, time.time(), events.lane()
+    def __init__(self, about: dict[str, Any]) -> None:
+        self.about, self.time, self.lane = about, time.time(), events.lane()
 
     def event(self) -> events.StepStarted:
-        return events.StepStarted(**self.node.about(), time=self.time, lane=self.lane)
+        return events.StepStarted(**self.about, time=self.time, lane=self.lane)
 
 
 # Rewrites the path to something that can't be pickled, if result and effects were pickled together: `the result[0]...` is
@@ -80,12 +81,12 @@ class StartNotifier:
         self._owner = 0  # the process that has the thread; a forked child needs its own
         self._stopped = threading.Event()
 
-    def begin(self, node: Node) -> RunningStep:
+    def begin(self, about: dict[str, Any]) -> RunningStep:
         if self._owner != os.getpid():
             self._owner, self._running, self._stopped = os.getpid(), {}, threading.Event()
             watched = self._running, self._stopped
             threading.Thread(target=self._watch, args=watched, name="oncemore-started", daemon=True).start()
-        step = RunningStep(node)
+        step = RunningStep(about)
         self._running[id(step)] = step
         return step
 
@@ -105,6 +106,56 @@ class StartNotifier:
                         self._write(step.event())
                     except StoreError:
                         pass  # recording the step will report the problem
+
+
+class Workers:
+    """What the workers of a scope have done so far, as seen from the process that opened it. `look` reads what is new."""
+
+    def __init__(self, run: Session) -> None:
+        self._run, self._since = run, run.record.counted
+        self._lock = threading.Lock()
+        self._inbox, self._others = Inbox(run.store, run.entries.owner), dict[str, Reuse]()
+        self.ran, self.failed, self.reuse = Counter[str](), Counter[str](), Reuse()
+
+    def look(self) -> None:
+        """Count what the workers did since the last look, and show it in the report."""
+        run, report = self._run, self._run.report
+        with self._lock:
+            try:
+                for event in read_log(run.store, run.record.log, self._since):
+                    self._since = event.seq
+                    if isinstance(event, events.StepEvent) and event.scope == run.attempt:
+                        if isinstance(event, (events.StepCompleted, events.StepNotKept)):
+                            self.ran[event.step] += 1
+                        elif isinstance(event, events.StepFailed):
+                            self.failed[event.step] += 1
+                        if report is not None:
+                            report.notify(event)
+                new = self._inbox.take(lambda scope: scope == run.attempt).get(run.attempt, Reuse())
+            except StoreError as error:
+                log("run %s: what its workers did cannot be read: %s", run.id, error)
+                return
+            self.reuse.update(new)
+            if report is not None:
+                report.reused_by_workers(new)
+
+    @property
+    def reported(self) -> list[str]:
+        """The keys of what they reported to have reused, to be deleted once it is written as events."""
+        return self._inbox.keys
+
+    def left_over(self) -> list[Event]:
+        """What was reported to scopes that ended before they could write it as events."""
+        run = self._run
+
+        def is_over(scope: str) -> bool:
+            return scope != run.attempt and not records.alive(run.store, run.record, scope)
+
+        try:
+            found = self._inbox.take(is_over)
+        except StoreError:
+            return []
+        return [event for reuse in found.values() for event in reuse.events()]
 
 
 class Session:
@@ -136,9 +187,10 @@ class Session:
         self.joined = False  # whether this is a worker in another process's scope
         self.disabled = disabled()
         self.ran: Counter[str] = Counter()
-        self.reused: Counter[str] = Counter()
+        self.reuse = Reuse()
         self.failed: Counter[str] = Counter()
-        self._saved: defaultdict[str, float] = defaultdict(float)
+        self._outbox: Outbox | None = None  # in a worker
+        self._workers: Workers | None = None  # once other processes may take part
         self._refresh_here = Refresh(
             refresh is True,
             frozenset(() if isinstance(refresh, bool) else [refresh] if isinstance(refresh, str) else refresh),
@@ -211,6 +263,29 @@ class Session:
         refresh = self._refresh_here.everything or tuple(sorted(self._refresh_here.names))
         return Reference(self.id, self.store.url, self.strict, self.attempt, self.state.sent(), inputs, refresh)
 
+    # -- workers
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether this process works for a scope that another one has opened: it joined it, or was forked from it."""
+        return bool(self.attempt) and (self.joined or self.pid != os.getpid())
+
+    def _about(self, node: Node) -> dict[str, Any]:
+        """The fields of an event about a node."""
+        return {**node.about(), "scope": self.attempt} if self.is_worker else node.about()
+
+    def _report_reuse(self, step: str, ended: float, seconds: float) -> None:
+        if self._outbox is None or self._outbox.process != os.getpid():
+            self._outbox = Outbox(self.store, f"{reused_of(self.entries.owner)}{self.attempt}/")
+        self._outbox.add(step, ended, seconds)
+
+    @property
+    def workers(self) -> Workers | None:
+        """What the workers of this scope do; None if there are none."""
+        if self._workers is None and self.distributed and not self.is_worker:
+            self._workers = Workers(self)
+        return self._workers
+
     # -- opening and leaving
 
     def open(self, *, announce: bool = True) -> Session:
@@ -221,6 +296,8 @@ class Session:
         self.use(self._opened.record)
         self.state.update(self._opened.record.state)
         self.joined = not announce
+        if self.joined:
+            self._outbox = Outbox(self.store, f"{reused_of(self.entries.owner)}{self.attempt}/")
         if not self.disabled:
             current.engage(self)
             if announce:
@@ -253,7 +330,13 @@ class Session:
         if self.snapshots.lacking:
             self._save_final_state()
         self.retain(every=1)
-        last = [*self.unwritten(), ending(error)]
+        workers = self.workers
+        if workers is not None:
+            workers.look()
+            self.ran.update(workers.ran)
+            self.failed.update(workers.failed)
+            self.reuse.update(workers.reuse)
+        last = [*self.unwritten(), *([] if workers is None else workers.left_over()), ending(error)]
 
         def end(record: Record) -> list[Event]:
             count(self.store, record)
@@ -263,7 +346,7 @@ class Session:
             return last
 
         try:
-            records.change(self.store, self.id, end)
+            records.change(self.store, self.id, end, delete=() if workers is None else workers.reported)
             self._reuse_written = True
             for event in last:
                 self.notify(event)
@@ -324,16 +407,17 @@ class Session:
         self._listeners.append((kind, callback))
 
     @property
+    def reused(self) -> Counter[str]:
+        return self.reuse.times
+
+    @property
     def seconds_saved(self) -> float:
-        """How many seconds the steps reused in this scope took when they ran."""
-        return sum(self._saved.values())
+        """The time that the steps reused in this scope took on the clock when they ran."""
+        return self.reuse.seconds()
 
     def unwritten(self) -> Iterable[Event]:
         """Events of reuse, one per step, which are written when the scope ends."""
-        return [
-            events.StepReused(step=step, times=times, seconds_saved=self._saved[step])
-            for step, times in sorted(self.reused.items() if not self._reuse_written else ())
-        ]
+        return [] if self._reuse_written else self.reuse.events()
 
     # -- nodes
 
@@ -396,15 +480,16 @@ class Session:
         with self.group.lock:  # `+=` is not atomic
             self.ran[node.step] += 1
 
-    def count_reuse(self, step: str, key: str, seconds: float) -> None:
+    def count_reuse(self, step: str, key: str, ended: float, seconds: float) -> None:
         self.used_nodes.add(key)
         if key.startswith(SHARED):
             self.shared.mark_used(step)
         with self.group.lock:
-            self.reused[step] += 1
-            self._saved[step] += seconds
+            self.reuse.add(step, ended, seconds)
         if self.report is not None:
-            self.report.reused(step, seconds)
+            self.report.reused(step, ended, seconds)
+        if self.is_worker:
+            self._report_reuse(step, ended, seconds)
 
     def will_run(self, node: Node, why: str, *, once: bool) -> None:
         """A step is about to run. A dry run stops the script here."""
@@ -421,7 +506,7 @@ class Session:
         return f"{len(steps)} step{'s' * (len(steps) > 1)} could not be saved: {', '.join(steps)}"
 
     def begin(self, node: Node) -> RunningStep:
-        running = self.started.begin(node)
+        running = self.started.begin(self._about(node))
         if self._listeners or logger.isEnabledFor(logging.DEBUG):
             self.notify(running.event())
         return running
@@ -488,7 +573,7 @@ class Session:
             if unseeded is not None and not unseeded.written:
                 data.opening, unseeded.written = self.entries.encode_opening(unseeded.states), True
             fields = {
-                **node.about(),
+                **self._about(node),
                 **reason.fields(),
                 "seconds": seconds,
                 "snapshot": snapshot.key,
@@ -524,7 +609,7 @@ class Session:
         self.count_run(node)
         self.unkept.setdefault(node.step, why)
         warn(f"step {node.step}: the result was not saved: {why}")
-        event = events.StepNotKept(**node.about(), reason=why, seconds=seconds)
+        event = events.StepNotKept(**self._about(node), reason=why, seconds=seconds)
         try:
             self.entries.append([event])
         except StoreError:
@@ -537,7 +622,7 @@ class Session:
             self.failed[node.step] += 1
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         message = f"{type(error).__name__}: {error}"
-        event = events.StepFailed(**node.about(), **reason.fields(), seconds=seconds, error=message, traceback=trace)
+        event = events.StepFailed(**self._about(node), **reason.fields(), seconds=seconds, error=message, traceback=trace)
         try:
             self.entries.append([event])
         except StoreError as problem:
