@@ -511,7 +511,7 @@ class Definition:
                 if isinstance(error, Exception):
                     yield Blocking(functools.partial(self._record_failure, call, error, reason=why, seconds=elapsed))
                 elif run.report is not None:
-                    run.report.interrupted(node.step, elapsed)
+                    run.report.interrupted(node, elapsed)
                 raise
             finally:
                 run.started.end(running)

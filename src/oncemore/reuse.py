@@ -44,6 +44,12 @@ class Reuse:
         for step, spans in list(other._spans.items()):
             self._spans[step].extend(spans)
 
+    def only(self, step: str) -> Reuse:
+        """When the calls of this step had run."""
+        found = Reuse()
+        found._spans[step] = self._spans[step]
+        return found
+
     def seconds(self, step: str | None = None) -> float:
         """The time saved by reusing this step, or by all of them together."""
         steps = list(self._spans) if step is None else [step]

@@ -101,9 +101,9 @@ class checkpoint_scope:
             store = open_store(default_target() if self._store is None else self._store)
             store = keyed(store, writing=current.rehearsal is None, strict=self._options["strict"])
         run = _new_session(run_id, store, **self._options).open()
-        wanted = asked is not None or is_terminal(sys.stderr)
+        wanted = asked is not None or is_terminal(sys.stderr) or loaded("ipykernel") is not None
         if wanted and not self._quiet and current.rehearsal is None:
-            from .report.terminal import open_report
+            from .report.progress import open_report
 
             run.report = open_report(run, asked, origin=origin, default=self._store is None)
         return run

@@ -39,7 +39,7 @@ from .surroundings.state import State
 
 if TYPE_CHECKING:
     from .history.named import SeenCheckpoints
-    from .report.terminal import Report
+    from .report.progress import Report
     from .retention import Policy
     from .run import Run
 
@@ -259,6 +259,8 @@ class Session:
                 self._ordinals.pop(call, None)  # only now: they would be lost with a store that fails
         except StoreError as error:
             warn(f"run {self.id}: identical calls are numbered in each process separately: {error}")
+        if self.report is not None:
+            self.report.lines.changed()  # workers may be all that there is to see
         inputs = OBSERVED if self.observes else None
         refresh = self._refresh_here.everything or tuple(sorted(self._refresh_here.names))
         return Reference(self.id, self.store.url, self.strict, self.attempt, self.state.sent(), inputs, refresh)
@@ -475,6 +477,13 @@ class Session:
             known = f"Known are {', '.join(sorted(current.declared))}, and all" if current.declared else "There is none"
             hint = did_you_mean(name, current.declared)
             warn(f"ONCEMORE_REFRESH={name}: no step or loop has this name.{hint} {known}")
+
+    def count_iterations(self, loop: str, number: int, spans: Iterable[tuple[float, float]]) -> None:
+        """A resumed loop does not repeat its first items, which earlier scopes have iterated over then."""
+        with self.group.lock:
+            for start, end in spans:
+                self.reuse.add(loop, end, end - start, times=0)
+            self.reuse.times[loop] += number
 
     def count_run(self, node: Node) -> None:
         with self.group.lock:  # `+=` is not atomic
