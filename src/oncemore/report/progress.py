@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _LARGE = 1_000_000  # bytes; smaller sizes are not shown
 _BAR = 20  # columns
-_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 600.0  # seconds without a line, after which one says what is in progress
+_FIRST_PAUSE, _LONGEST_PAUSE = 10.0, 600.0  # seconds without a line, after which one says what is in progress
 
 
 def open_report(run: Session, asked: Destination | None, *, origin: str, default: bool) -> Report | None:
@@ -108,7 +108,9 @@ class Line:
 
     def now(self, *, bars: bool) -> str:
         """The same while it goes on."""
-        words = [_bar(self.done / self.total)] * bool(bars and self.total) + self._counts()
+        words = self._counts()
+        if bars and self.total:
+            words.insert(1, _bar(self.done, self.total))
         longest = time.time() - min(self.running.values(), default=0.0)
         if len(self.running) > 1 or (self.running and (words or self.total)):
             words.append(f"{len(self.running)} running" + f", longest {_rough(longest)}" * (longest >= 1))
@@ -454,6 +456,6 @@ def _rate(per_second: float) -> str:
     return f"{per_second * 3600:.1f}/h"
 
 
-def _bar(share: float) -> str:
-    done = int(share * _BAR)
-    return "━" * done + "─" * (_BAR - done)
+def _bar(done: int, total: int) -> str:
+    full = _BAR * done // max(total, 1)
+    return "━" * full + "─" * (_BAR - full)
