@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -20,7 +19,7 @@ from .keys import reused_of
 from .settings import secret
 from .stores import Store
 
-_PROMPT = 0.02  # seconds that a worker spends on reporting each hit at once
+_PROMPT = 100  # hits of a worker that are reported one by one
 _GATHERED = 0.25  # seconds for which it then gathers hits before it reports them
 
 
@@ -96,13 +95,13 @@ def _covered(steps: Iterable[tuple[str, array[float]]]) -> dict[str, float]:
 class Outbox:
     """Reports what this worker reuses, by way of the store.
 
-    A worker may be terminated right after its last result. So each hit is reported at once, until that has taken `_PROMPT`
-    seconds in all; the rest are gathered, as many hits must not cost a commit each.
+    A worker may be terminated right after its last result, so its first hits are reported at once. The rest are gathered, as
+    many hits must not cost a commit each.
     """
 
     def __init__(self, store: Store, prefix: str) -> None:
         self._store, self._prefix, self.process = store, prefix, os.getpid()
-        self._lock, self._gathered, self._spent = threading.Lock(), Reuse(), 0.0
+        self._lock, self._gathered, self._sent = threading.Lock(), Reuse(), 0
         self._timer: threading.Timer | None = None
 
     def add(self, step: str, ended: float, seconds: float) -> None:
@@ -110,7 +109,7 @@ class Outbox:
             self._gathered.add(step, ended, seconds)
             if self._timer is not None:
                 return
-            if self._spent < _PROMPT:
+            if self._sent < _PROMPT:
                 self._send()
                 return
             self._timer = threading.Timer(_GATHERED, self._flush)
@@ -126,13 +125,12 @@ class Outbox:
             self._send()
 
     def _send(self) -> None:
-        started = time.perf_counter()
         try:
             self._gathered.write(self._store, self._prefix)
             self._gathered = Reuse()
         except StoreError as error:
             log("what a worker reused could not be written, and is tried again with the next hit: %s", error)
-        self._spent += time.perf_counter() - started
+        self._sent += 1
 
 
 class Inbox:
