@@ -23,7 +23,7 @@ from .history.explain import Reason
 from .history.timeline import count
 from .identity.calls import Variants
 from .identity.values import digest
-from .keys import SHARED, alive_key, counters_of, reused_of
+from .keys import SHARED, alive_key, counters_of, log_of, reused_of
 from .node import ASKED, CheckpointData, Node, group_of
 from .records import Opened, Record, Reference, ending, open_run, read_log
 from .reuse import Inbox, Outbox, Reuse
@@ -471,12 +471,22 @@ class Session:
         by_scope = node.step in here.names or (here.everything and node.step not in environment.names)
         return ASKED[0] if by_scope else ASKED[1]
 
+    def reject_unknown_refresh(self) -> None:
+        """UsageError if `ONCEMORE_REFRESH` has a name that no step or loop of this process, or of the run so far, has."""
+        unknown = self._refresh_environment.names - current.declared
+        if not unknown or not self.resumed:  # in a new run, only the end of the scope can tell: modules may be loaded late
+            return
+        logs = [*(log_of(uid) for uid in self.record.forebears), self.record.log]
+        past = [vars(event) for each in logs for event in read_log(self.store, each)]
+        known = current.declared | {str(fields[name]) for fields in past for name in ("step", "loop") if name in fields}
+        if unknown - known:
+            raise UsageError(_unknown_refresh(min(unknown - known), known))
+
     def _warn_unknown_refresh(self) -> None:
-        """Warn about names in `ONCEMORE_REFRESH` that no step or loop has. Only now: modules may be loaded late."""
-        for name in sorted(self._refresh_environment.names - current.declared):
-            known = f"Known are {', '.join(sorted(current.declared))}, and all" if current.declared else "There is none"
-            hint = did_you_mean(name, current.declared)
-            warn(f"ONCEMORE_REFRESH={name}: no step or loop has this name.{hint} {known}")
+        """Warn about names in `ONCEMORE_REFRESH` that no step or loop of this process has."""
+        if not self.resumed:
+            for name in sorted(self._refresh_environment.names - current.declared):
+                warn(_unknown_refresh(name, current.declared))
 
     def count_iterations(self, loop: str, number: int, spans: Iterable[tuple[float, float]]) -> None:
         """A resumed loop does not repeat its first items, which earlier scopes have iterated over then."""
@@ -637,6 +647,11 @@ class Session:
         except StoreError as problem:
             warn(f"run {self.id}: {type(event).__name__} could not be written: {problem}")
         self.notify(event)
+
+
+def _unknown_refresh(name: str, known: Collection[str]) -> str:
+    names = f"Known are {', '.join(sorted(known))}, and all" if known else "There is none"
+    return f"ONCEMORE_REFRESH={name}: no step or loop has this name.{did_you_mean(name, known)} {names}"
 
 
 def shared_only(run: Session) -> Session:
