@@ -116,7 +116,7 @@ class Definition:
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self.function, self.options = function, options
-        self.name: str = options["name"] or _default_name(function)
+        self.name: str = options["name"] or default_name(function)
         current.declared.add(self.name)
         self.share: bool = options["share"]
         self.every_call: bool = options["every_call"]
@@ -644,7 +644,7 @@ class Definition:
         return Dependencies(call.arguments.parts, behaviour.parts, behaviour.packages, behaviour.data_parts)
 
 
-def _default_name(function: Any) -> str:
+def default_name(function: Any) -> str:
     """The name of a step that is given none."""
     target = function
     while not hasattr(target, "__qualname__") and hasattr(target, "func"):  # a partial

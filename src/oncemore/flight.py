@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from .errors import StoreError, log, trimmed, warn
@@ -258,6 +259,15 @@ _taken: dict[tuple[str, str], Completion] = {}  # by store and key: the computat
 _mutex = threading.RLock()
 
 
+def holder_of(store: Store, key: str) -> str:
+    """Who holds a key that this thread could not acquire, for messages."""
+    holder: Callable[[str], int | None] | None = getattr(store, "holder", None)  # only stores on this machine know it
+    pid = None if holder is None else holder(key)
+    if pid == os.getpid():
+        return f"another thread of this process ({named(pid)})"
+    return "another process" if pid is None else f"another process ({named(pid)})"
+
+
 class Waiting:
     """A call that waits for a lease while it holds others: those of the nodes `around` it.
 
@@ -351,13 +361,6 @@ def acquire(
         lease.seen = look(lease.entry)
         return True
 
-    def another_process() -> str:
-        holder: Callable[[str], int | None] | None = getattr(
-            store, "holder", None
-        )  # only stores on this machine know it
-        pid = None if holder is None else holder(key)
-        return "another process" if pid is None else f"another process ({named(pid)})"
-
     def go_on(holder: Callable[[], str]) -> bool:
         if not waiting.may_go_on(name or key, holder):
             return False
@@ -381,7 +384,7 @@ def acquire(
             pause = min(2 * pause, _LONGEST_PAUSE)
             if time.monotonic() >= next_look:
                 next_look = time.monotonic() + _CHECK_OWNER_EVERY
-                if (yield Blocking(go_on, another_process)):
+                if (yield Blocking(go_on, partial(holder_of, store, key))):
                     return lease
         return lease
     except BaseException:

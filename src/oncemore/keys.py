@@ -21,6 +21,8 @@ SIGILS = "$^"  # after a run's prefix, these start keys that are no node's; in s
 RUNS, EVENTS, NODES, SHARED, STATES, ITEMS, INTENTS = "run/", "event/", "node/", "shared/", "state/", "items/", "once/"
 CHUNKS, LISTINGS, PENDING = "blob/", "files/", "pending/"
 FORKS, DELETED = "forks/", "gone/"
+FILES_OF_JOBLIB = "joblib/"  # what joblib.Memory writes into its store backend
+THREADS = "langgraph/"  # threads of LangGraph graphs, see compat/langgraph.py
 WAITING = "waiting/"  # marks of calls that wait for a lease
 USED = "used/"  # marks of when a memoized function last had a hit
 
@@ -31,6 +33,7 @@ OTHERS = "other/"  # what the keys of entries written with other keys begin with
 ALIASES = "changed/aliases"  # aliases were created
 REMOVED = "changed/removed"  # entries were removed
 BLOBS = "changed/blobs"  # a step relies on a chunk of a file that existed already
+GRAPHS = "changed/langgraph"  # checkpoints of graphs were removed
 
 _UNSIGNED = (PENDING, "changed/", FORKS, DELETED, "key/", OTHERS, WAITING, USED)
 
@@ -182,6 +185,62 @@ def loop_snapshots_of(prefix: str, loop: str) -> str:
 def code_key(code: str) -> str:
     """The parts of the code behind a digest."""
     return f"code/{code}"
+
+
+# -- files of joblib.Memory
+
+
+def joblib_key(path: str) -> str:
+    """The key of a file; for a folder, what the keys of the files in it begin with, but for a "/"."""
+    return FILES_OF_JOBLIB + "/".join(in_key(part, 1024) for part in path.split("/"))  # never truncated: read back
+
+
+# -- threads of LangGraph graphs. A namespace belongs to a subgraph; that of the graph itself is empty
+
+
+def channels_of(thread: str) -> str:
+    """The values of a thread's channels."""
+    return f"{THREADS}channel/{in_key(thread, 200)}/"
+
+
+def channel_key(thread: str, namespace: str, channel: str, version: object) -> str:
+    return f"{channels_of(thread)}{in_key(namespace, 250)}/{in_key(channel, 100)}/{in_key(repr(version), 100)}"
+
+
+def graph_checkpoints_of(thread: str | None, namespace: str | None = None) -> str:
+    """The checkpoints of a thread's namespace, of all its namespaces, or of all threads."""
+    if thread is None:
+        return f"{THREADS}checkpoint/"
+    under = f"{THREADS}checkpoint/{in_key(thread, 200)}/"
+    return under if namespace is None else f"{under}{in_key(namespace, 250)}/"
+
+
+def graph_checkpoint_key(thread: str, namespace: str, checkpoint: str) -> str:
+    return graph_checkpoints_of(thread, namespace) + newest_first(checkpoint)
+
+
+def newest_first(checkpoint: str) -> str:
+    """The id of a checkpoint in a form whose order is reversed: a store scans upward, and the newest one is wanted first."""
+    return bytes(255 - byte for byte in checkpoint.encode()).hex() + "~"  # "~", so that "ab" comes before "a"
+
+
+def writes_of(checkpoint: str) -> str:
+    """What tasks have written since the checkpoint with this key, or since those whose keys begin with it."""
+    return f"{THREADS}write/{checkpoint.removeprefix(graph_checkpoints_of(None))}" + ("" if checkpoint.endswith("/") else "/")
+
+
+def write_key(checkpoint: str, task: str, index: int) -> str:
+    return f"{writes_of(checkpoint)}{in_key(task, 100)}/{index}"
+
+
+def written_since(write: str) -> str:
+    """The key of the checkpoint since which this was written."""
+    return graph_checkpoints_of(None) + write.removeprefix(f"{THREADS}write/").rsplit("/", 2)[0]
+
+
+def thread_stamp(thread: str) -> str:
+    """The stamp that changes with every new checkpoint of a thread, so that none is created while others are removed."""
+    return changed(THREADS + in_key(thread, 200))
 
 
 # -- contents of files

@@ -18,9 +18,9 @@ from . import current
 from .errors import CodecError, FingerprintError, StoreError, UsageError, warn
 from .events import SnapshotSaved
 from .identity.values import Digests, digest
+from .identity.values.builtin_types import ATOMS
 from .settings import Duration, seconds
 from .surroundings.loop_variables import Variables
-from .surroundings.mutable_types import ATOMS
 from .surroundings.process import Changes, Process, Taken, record, stop
 from .surroundings.references import Frozen, Roots, View, Walk, walk_from
 from .surroundings.rng import every_state, put_back

@@ -227,7 +227,7 @@ def find_run(reference: Reference | None, *, share: bool) -> Session | None:
     if run is None or (reference is not None and forked):  # a run inherited through a fork is the parent's
         if reference is None and not share:
             return None
-        run = _shared_results() if reference is None else _join(reference)
+        run = shared_results() if reference is None else _join(reference)
     elif forked:
         _follow(run)
     return None if run.disabled else run
@@ -277,9 +277,12 @@ def _follow(run: Session) -> None:
             entries.drop_cache()
 
 
-def _shared_results() -> Session:
-    """The session for shared steps that are called outside a scope: results in the default store, without a history."""
-    store = open_store(default_target())
+def shared_results(target: StoreLike | None = None) -> Session:
+    """The session for shared results in a store (default: the default store), without a history.
+
+    Steps with `share=True` use it outside a scope, and functions that `oncemore.compat` records at a place of their own.
+    """
+    store = open_store(default_target() if target is None else target)
     key = (os.getpid(), current.rehearsal, "", store.url)
     if key not in _joined:
         _joined[key] = _shared_only(keyed(store, writing=current.rehearsal is None))

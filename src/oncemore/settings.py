@@ -79,8 +79,13 @@ _ID_CONTEXT = "oncemore 2026-11-18 key id"
 
 def key_file() -> str:
     """The path of the file that holds the secret, unless `ONCEMORE_KEY` is set."""
-    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    return os.path.join(base, "oncemore", "key")
+    return os.path.join(_config_home() or os.path.join(os.path.expanduser("~"), ".config"), "oncemore", "key")
+
+
+def _config_home() -> str:
+    """The value of `XDG_CONFIG_HOME`; empty if it is to be ignored, as its specification says of relative paths."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    return base if os.path.isabs(base) else ""
 
 
 def secret() -> bytes:
@@ -111,7 +116,7 @@ class KeySource(NamedTuple):
 
 def key_source() -> KeySource:
     """Where `secret` takes the key from. Neither reads nor creates the key file."""
-    path, home, config = key_file(), os.environ.get("HOME"), os.environ.get("XDG_CONFIG_HOME")
+    path, home, config = key_file(), os.environ.get("HOME"), _config_home()
     if os.environ.get("ONCEMORE_KEY"):
         return KeySource("ONCEMORE_KEY", path, True)
     where = f"XDG_CONFIG_HOME={config}" if config else f"HOME={home}" if home else "HOME is not set"
@@ -119,6 +124,10 @@ def key_source() -> KeySource:
 
 
 def _read(path: str) -> bytes:
+    if not os.path.isabs(path):  # else each working directory had a key of its own
+        home = os.environ.get("HOME")
+        cause = "HOME is not set, and this user has no home directory" if home is None else f"HOME={home} is not absolute"
+        raise UsageError(f"no place for the key file: {cause}; set HOME, or set ONCEMORE_KEY to a secret of your own")
     try:
         if not os.path.exists(path):
             _create(path)

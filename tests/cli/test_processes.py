@@ -223,3 +223,14 @@ def test_values_are_found_in_modules_of_the_current_folder() -> None:
     )
     assert done.stdout == "[Row(n=1)]\n", done.stderr
     assert "its classes come from the script project" in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_names_that_the_output_cannot_encode_are_escaped(encoding: str) -> None:
+    with checkpoint_scope("Zürich") as run:
+        run.checkpoint("from a file name: \udce9")
+    for command in (["runs"], ["show", "Zürich"], ["events", "Zürich"], ["verify"], ["no such ö"]):
+        done = subprocess.run([*COMMAND, *command], env=environment(PYTHONIOENCODING=encoding), capture_output=True)
+        assert b"Traceback" not in done.stderr, done.stderr
+        if command[0] == "show" and encoding == "utf-8":  # else click escapes it in its own way
+            assert b"from a file name: \\udce9" in done.stdout

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from oncemore import UsageError, settings
+from oncemore.testing import in_fork
 from tests.processes import Script
 
 STEPS = """
@@ -187,6 +191,43 @@ def test_a_home_that_cannot_be_written_names_the_key_file_and_the_variable(scrip
     assert "set ONCEMORE_KEY to a secret of your own" in done.err
     assert len(script(STEPS, "1", env={**home, "ONCEMORE_KEY": "secret"}).lines) == 2
     assert script(STEPS, "1", env={**home, "ONCEMORE_KEY": "secret"}).lines == []
+
+
+def test_a_home_that_is_no_absolute_path_gets_no_key_and_says_so(script: Script) -> None:
+    done = script(STEPS, "1", env={"HOME": "here", "XDG_CONFIG_HOME": None}, expect=1)
+    assert "no place for the key file: HOME=here is not absolute; set HOME, or set ONCEMORE_KEY" in done.err
+    assert not (script.folder / "here").exists()
+
+
+def test_a_relative_folder_for_settings_is_ignored(script: Script, isolated: Path) -> None:
+    assert len(script(STEPS, "1", env={"HOME": str(isolated), "XDG_CONFIG_HOME": "here"}).lines) == 2
+    assert (isolated / ".config/oncemore/key").exists()
+    assert not (script.folder / "here").exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs a user without a home directory")
+def test_a_user_without_a_home_gets_no_key_in_the_current_folder() -> None:
+    """As in a container with `--user 4242`."""
+    folder = tempfile.mkdtemp()
+
+    def nobody() -> int:
+        os.chdir(folder)
+        for name in ("HOME", "XDG_CONFIG_HOME", "ONCEMORE_KEY"):
+            os.environ.pop(name, None)
+        os.setgid(4242)
+        os.setuid(4242)
+        with pytest.raises(UsageError, match="HOME is not set, and this user has no home directory; set HOME"):
+            settings.secret()
+        os.environ["ONCEMORE_KEY"] = "given"
+        assert settings.secret()
+        return 0
+
+    try:
+        os.chmod(folder, 0o777)
+        assert in_fork(nobody) == 0
+        assert os.listdir(folder) == []
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_a_store_behind_a_link_is_the_store_it_points_to(script: Script) -> None:

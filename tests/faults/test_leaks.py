@@ -72,3 +72,36 @@ LEAKS = """
 
 def test_descriptors_threads_temporary_files_and_objects_do_not_grow_with_steps_and_scopes(script: Script) -> None:
     assert script(LEAKS).lines == ["scopes", "steps"]
+
+
+RUNS = """
+    import gc, random, tracemalloc
+    from oncemore import checkpoint_scope, checkpointed
+
+    @checkpointed
+    def plain(n):
+        return n
+
+    @checkpointed
+    def draws(n):
+        return random.random()
+
+    def runs(step, name, count):
+        for number in range(count):
+            with checkpoint_scope(f"{name} {number}", store="store"):
+                step(number)
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    runs(draws, "before", 120)
+    tracemalloc.start()
+    for step in plain, draws:
+        before = runs(step, f"a {step}", 120)
+        grown = (runs(step, f"b {step}", 200) - before) / 200
+        assert grown < 2_000, (step, grown)  # bytes a run
+        print("few")
+"""
+
+
+def test_a_process_remembers_little_of_each_run_that_it_had_open(script: Script) -> None:
+    assert script(RUNS).lines == ["few", "few"]

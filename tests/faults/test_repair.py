@@ -91,6 +91,31 @@ def the_header() -> None:
     overwrite(0)
 
 
+def test_a_repaired_database_has_the_mode_of_the_damaged_one() -> None:
+    everything()
+    os.chmod("store/cache.db", 0o640)  # for the user's group
+    the_header()
+    History.repair("store")
+    assert Path("store/cache.db").stat().st_mode & 0o777 == 0o640
+
+
+def zeroed() -> None:
+    Path("store/cache.db").write_bytes(bytes(os.path.getsize("store/cache.db")))
+
+
+@pytest.mark.parametrize(
+    "destroy", [zeroed, lambda: os.truncate("store/cache.db", 100), lambda: os.truncate("store/cache.db", 0)]
+)
+def test_a_database_of_which_nothing_is_left_is_not_said_to_be_whole(
+    destroy: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    everything()
+    destroy()
+    assert main(["repair", "--store", "store"]) == 3
+    assert "no run could be recovered" in capsys.readouterr().out
+    assert len(ran(numbers("a"))) == 61
+
+
 @pytest.mark.parametrize("destroy", [the_tree, the_index, the_header])
 def test_damage_that_hits_no_row_loses_nothing(destroy: Callable[[], None]) -> None:
     everything()

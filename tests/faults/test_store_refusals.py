@@ -9,12 +9,13 @@ import signal
 import sqlite3
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from oncemore.errors import CheckpointWarning, StoreError, StoreUnavailable
-from oncemore.stores import cache
+from oncemore.stores import cache, locks
 from oncemore.stores.disk import DiskStore
 from oncemore.testing import bytes_of, in_fork
 
@@ -198,6 +199,72 @@ def test_a_directory_without_permission_to_write_can_be_read():
         shutil.rmtree(folder)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")
+@pytest.mark.parametrize("shared", ["with root", "with a group"])
+def test_a_store_that_users_share_has_files_that_each_of_them_can_use(shared: str) -> None:
+    """As `sudo` once, then without it again; and as a folder of a team, whose database its group may write to."""
+    owner, other, group = 1001, 0 if shared == "with root" else 1002, 2000
+    folder = tempfile.mkdtemp()
+    place = Path(folder, "s")
+
+    def as_user(user: int, work: Callable[[DiskStore], object]) -> None:
+        def child() -> int:
+            os.umask(0o077)
+            os.setgroups([group] if user else [])
+            os.setgid(user)
+            os.setuid(user)
+            work(DiskStore(place))
+            return 0
+
+        assert in_fork(child) == 0
+
+    def write(number: int) -> Callable[[DiskStore], object]:
+        return lambda store: store.commit(put={f"{number}-{n}": [bytes([n]) * 50_000] for n in range(40)})
+
+    def take_over(store: DiskStore) -> None:
+        assert all(bytes_of(store, f"2-{n}") == bytes([n]) * 50_000 for n in range(40))
+        assert store.commit(put={f"2-{n}": [b"3" * 60_000] for n in range(40)})
+        assert store.hold("key") is not None
+
+    try:
+        os.chmod(folder, 0o755)
+        place.mkdir()
+        os.chown(place, owner, group)
+        as_user(owner, write(1))
+        if shared == "with a group":
+            for path in [place, *place.rglob("*")]:
+                os.chown(path, owner, group)
+                os.chmod(path, 0o770 if path.is_dir() else 0o660)
+        as_user(other, write(2))
+        as_user(owner, take_over)
+        as_user(other, lambda store: store.commit(delete=[f"{number}-{n}" for number in (1, 2) for n in range(40)]))
+        assert list(place.rglob("*.val")) == []
+        for path in place.rglob("*"):  # nobody else can read it
+            assert not path.stat().st_mode & (0o077 if shared == "with root" else 0o007), path
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")
+def test_a_lock_file_that_this_user_may_not_open_is_an_error_and_not_taken_for_free(tmp_path: Path) -> None:
+    folder = tempfile.mkdtemp()
+    try:
+        DiskStore(Path(folder, "s")).commit(put={"a": [b"1"]})
+        for path in [Path(folder), *Path(folder).rglob("*")]:
+            os.chmod(path, 0o777 if path.is_dir() else 0o600 if path.name.endswith("-locks") else 0o666)
+
+        def nobody() -> int:
+            os.setgid(65534)
+            os.setuid(65534)
+            with pytest.raises(StoreError, match="could not lock a key of the store .*check its permissions"):
+                DiskStore(Path(folder, "s")).hold("key")
+            return 0
+
+        assert in_fork(nobody) == 0
+    finally:
+        shutil.rmtree(folder)
+
+
 def test_a_limit_on_file_sizes_refuses_the_commit_and_keeps_what_was_there(tmp_path):
     def limited() -> int:
         store = DiskStore(tmp_path / "s")
@@ -217,6 +284,30 @@ def test_a_limit_on_file_sizes_refuses_the_commit_and_keeps_what_was_there(tmp_p
     assert kept
     assert all(bytes_of(store, key) == key[1:].encode() * 5000 for key in kept)
     assert store.maintain(older_than=-1).orphans_removed == 0
+
+
+@pytest.mark.skipif(not locks.OWNED_BY_OPEN_FILES, reason="a process can't have a lock twice here")
+def test_a_long_wait_for_another_writer_names_it_and_ends_for_all_threads(tmp_path, monkeypatch):
+    clock = [0.0]  # what passes on it is what was slept
+    monkeypatch.setattr(cache.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(cache.time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    store = DiskStore(tmp_path)
+    store.commit(put={"a": [b"1"]})
+    other = locks.Guard(store._cache.path)  # with a descriptor of its own, as another process has
+    other.hold()
+    other.lock_writer(0.0, 0.0)
+    try:
+        with pytest.warns(CheckpointWarning, match=r"after 30 s: another process \(pid \d+\) is writing"):
+            with pytest.raises(StoreUnavailable, match=r"another process \(pid \d+\) has been writing for 60 s"):
+                store.commit(put={"b": [b"1"]})
+        ended = clock[0]
+        with pytest.raises(StoreUnavailable, match="for 60 s"):  # a thread that began to wait meanwhile
+            store._cache._guard.lock_writer(ended - 61, cache.TIMEOUT)
+        assert clock[0] == ended
+    finally:
+        other.unlock_writer()
+        other.forget()
+    assert store.commit(put={"b": [b"1"]})
 
 
 def test_a_database_locked_for_too_long_is_a_clear_error_and_leaves_no_file(tmp_path, monkeypatch):

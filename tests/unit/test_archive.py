@@ -18,6 +18,7 @@ from oncemore import (
     CheckpointWarning,
     History,
     IntegrityError,
+    StoreUnavailable,
     UsageError,
     checkpoint_scope,
     checkpointed,
@@ -487,6 +488,8 @@ def test_json_whose_events_name_entries_of_others_brings_nothing(entry: Any) -> 
         lambda run: completed(run).update(fingerprint="../.."),
         lambda run: run["events"].pop(1),
         lambda run: run["events"][0].update(seq=10**15),
+        lambda run: run["checkpoints"][0].update(stored_bytes=10**400),
+        lambda run: run.update(attempts=1 << 63),
         lambda run: run["events"].append(7),
         lambda run: run.update(once=[{"call": "c", "time": 0.0, "identity": 3}]),
     ],
@@ -499,6 +502,22 @@ def test_json_with_a_value_of_another_type_brings_nothing(change: Callable[[dict
     with pytest.raises(IntegrityError, match="runs.json is damaged .*nothing was imported"):
         History(other).import_json("runs.json")
     assert content(other) == {}
+
+
+def test_a_run_from_json_that_names_shared_results_takes_none_of_them_away() -> None:
+    store = store_url("memory")
+    with checkpoint_scope("victim", store=store):
+        common(1)
+    flow(store)
+    shared = [key for key in keys(store, "shared/") if "@" in key] or keys(store, "shared/")
+    History(store).export_json("runs.json", runs=["r"])
+    History(store).delete("r")
+    planted(lambda run: completed(run).update(entry=shared[0]))
+    before = content(store)
+    History(store).import_json("runs.json")
+    History(store).prune(keep_last(1), runs=["r"])
+    History(store).delete("r")
+    assert {key: content(store).get(key) for key in shared} == {key: before[key] for key in shared}
 
 
 def test_json_nested_without_end_is_said_to_be_damaged() -> None:
@@ -630,3 +649,16 @@ def test_a_trusted_archive_with_an_incomplete_record_is_refused() -> None:
     with pytest.raises(IntegrityError, match="is damaged"):
         history.import_("made.zip", trust=True)
     assert list(history.runs()) == []
+
+
+def test_an_import_that_waits_for_another_names_it_and_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    rich("memory://waited-for")
+    History("memory://waited-for").export("archive.zip")
+    monkeypatch.setattr("oncemore.history.archive._LONGEST_WAIT", 0.0)
+    store = open_store("other")
+    hold = store.hold("gone/shared")  # as an import in another thread has it
+    assert hold is not None
+    with pytest.raises(StoreUnavailable, match=rf"another thread of this process \(pid {os.getpid()} on .+\) has been importing"):
+        History(store).import_("archive.zip")
+    hold.release()
+    assert History(store).import_("archive.zip") == ["rich"]  # it had released the keys that it got

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import linecache
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -235,50 +236,23 @@ def test_the_globals_that_it_reads_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("statement", "shown"),
     [
-        ("client = OpenAI(api_key='hunter2')", "client = OpenAI(api_key=#"),
-        ("client = OpenAI('sk-proj-hunter2hunter2')", "client = OpenAI(#"),
-        ("engine = create_engine('postgresql://ann:hunter2@db:5432/x')", "engine = create_engine('postgresql://ann:#"),
-        ("engine = create_engine(f'postgresql://{USER}:hunter2@{HOST}/x')", "engine = create_engine(#"),
-        ("engine = create_engine('postgresql://ann:' + 'hunter2' + '@db')", "engine = create_engine(#"),
-        ("db = connect('host=db password=hunter2 dbname=x')", "db = connect('host=db password=#"),
-        ("db = connect(auth=('ann', 'hunter2'))", "db = connect(auth=(#"),
-        ("db = connect(headers={'Authorization': f'Bearer hunter2{X}'})", "db = connect(headers={'Authorization': #"),
-        ("db = connect(headers={'x': 'Bearer hunter2'})", "db = connect(headers={'x': 'Bearer #"),
-        ("db = connect(Credentials('ann', 'hunter2'))", "db = connect(Credentials(#"),
-        ("db = connect(url='http://example.com/?api_key=hunter2')", "db = connect(url='http://example.com/?api_key=#"),
-        ("db = connect(os.getenv('API_KEY', 'hunter2'))", "db = connect(os.getenv('API_KEY', #"),
-        ("db = A()\ndb.cookies.set('token', 'hunter2')", "db = A(); db.cookies.set('token', #"),
-        ("db = A()\ndb.password = 'hunter2'", "db = A(); db.password = #"),
-        ("db = A()\ndb.headers['Authorization'] = b'hunter2'", "db = A(); db.headers['Authorization'] = #"),
-        ("API_KEY = Secret('hunter2')", "API_KEY = Secret(#"),
-        ("db = connect(aws='AKIAIOSFODHUNTER2HUNTER2')", "db = connect(aws=#"),
+        ("client = OpenAI(api_key='hunter2', timeout=3)", r"client = OpenAI\(api_key=#\w{8}, timeout=3\)"),
+        ("client = OpenAI(base_url=URL, key=b'hunter2')", r"client = OpenAI\(base_url=URL, key=#\w{8}\)"),
+        ("engine = create_engine(f'postgresql://{USER}:hunter2@{HOST}/x')", r"engine = create_engine\(#\w{8}\)"),
+        ("engine = create_engine('postgresql://ann:' + 'hunter2')", r"engine = create_engine\(#\w{8} \+ #\w{8}\)"),
+        ("db = connect(headers={'Authorization': 'hunter2'})", r"db = connect\(headers=\{#\w{8}: #\w{8}\}\)"),
+        ("db = connect(*['hunter2'])", r"db = connect\(\*\[#\w{8}\]\)"),
+        ("db = A()\ndb.password = 'hunter2'", r"db = A\(\); db.password = #\w{8}"),
+        ("db = A()\ndb.headers['Authorization'] = 'hunter2'", r"db = A\(\); db.headers\[#\w{8}\] = #\w{8}"),
     ],
 )
-def test_a_secret_counts_and_is_shown_as_a_digest_only(statement: str, shown: str, tmp_path: Path) -> None:
+def test_a_text_in_a_statement_counts_and_is_shown_as_a_digest_only(statement: str, shown: str, tmp_path: Path) -> None:
     name = statement.partition(" ")[0]
-    found, other = (
-        of(text, name, tmp_path)
-        for text in (statement, statement.replace("unter2", "unter3").replace("UNTER2", "UNTER3"))
-    )
+    found, other = (of(text, name, tmp_path) for text in (statement, statement.replace("unter2", "unter3")))
     assert found is not None and other is not None
     assert found.digest != other.digest
     assert found.text != other.text
-    assert found.text.startswith(shown)
-    assert "unter2" not in found.text.lower()
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "client = OpenAI(base_url='https://api.example.com/v1', model='claude-3-5-sonnet-20241022')",
-        "client = OpenAI(api_key=os.environ['OPENAI_API_KEY'])",
-        "client = OpenAI(api_key=os.getenv('OPENAI_API_KEY'))",
-        "engine = create_engine('sqlite:///data/measurements_2024.db', pool_size=5)",
-    ],
-)
-def test_what_is_no_secret_is_shown(statement: str, tmp_path: Path) -> None:
-    found = of(statement, statement.partition(" ")[0], tmp_path)
-    assert found is not None and found.text == statement
+    assert re.fullmatch(shown, found.text)
 
 
 def test_a_statement_too_deep_to_show_still_counts(tmp_path: Path) -> None:

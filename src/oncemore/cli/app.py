@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
@@ -85,6 +86,9 @@ for _command in _COMMANDS:
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):  # names may have characters that the terminal's encoding lacks
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     code = _run(arguments)
     try:
         sys.stdout.flush()  # output to a pipe is buffered, so a closed pipe may only be noticed here

@@ -47,6 +47,7 @@ def _verdict(found: Repaired) -> list[str]:
     if not found.aside:
         return ["nothing to repair: SQLite reports no damage. To check every entry, run `oncemore verify`"]
     lines = [f"{plural(found.entries, 'entry', 'entries')} recovered; the damaged database is now {found.aside}"]
+    lines.append("a run of which nothing is left is not listed" if found.runs else "no run could be recovered")
     if found.unsound:
         lines.append(f"{plural(len(found.unsound), 'entry', 'entries')} left out: altered since written")
     if any(run.renamed for run in found.runs):

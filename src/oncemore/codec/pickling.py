@@ -7,7 +7,6 @@ pickle would not restore the object as it was, the object is pickled in another 
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import copyreg
 import enum
@@ -18,13 +17,11 @@ import operator
 import pickle
 import sys
 import threading
-from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import (
     CodeType,
     FunctionType,
-    GeneratorType,
     MappingProxyType,
     MemberDescriptorType,
     ModuleType,
@@ -280,31 +277,15 @@ def _refuse(value: object) -> Any:
     raise _Refused(f"cannot pickle {type(value).__name__!r} object")
 
 
-def _iterators() -> Iterator[type]:
-    """The types of Python's built-in iterators. Iterators written in Python are pickled like any other object."""
-    entries: Any = collections.OrderedDict()
-    views: list[Any] = [{}, {}.values(), {}.items(), entries, entries.values(), entries.items()]
-    either: list[Any] = [[], range(0), range(1 << 99), collections.deque(), *views]
-    for some in (*either, (), "", "\xe9", b"", bytearray(), set(), array("b"), memoryview(b""), _Sequence()):
-        yield type(iter(some))
-    for some in either:
-        yield type(reversed(some))
-    yield type(iter(_Sequence, None))  # the iterator of a function and a sentinel
-    yield from (map, filter, zip, enumerate, reversed, GeneratorType)
-    yield from (kind for kind in vars(itertools).values() if isinstance(kind, type) and kind is not itertools.count)
-
-
-class _Sequence:
-    def __getitem__(self, at: int) -> Any:
-        raise IndexError(at)
-
-
-_ITERATORS = frozenset(_iterators())
+def _is_iterator(kind: type) -> bool:
+    """Whether this is one of the iterators written in C. Those written in Python are pickled like any other object."""
+    written_in_c = isinstance(of_class(kind, "__next__"), WrapperDescriptorType)
+    return written_in_c and kind is not itertools.count and not issubclass(kind, io.IOBase)
 
 
 def _reducer(kind: type) -> Callable[[Any], Any] | None:
     """How objects of this type are pickled; None if by the type's own pickle."""
-    if kind in _ITERATORS or kind is memoryview:
+    if kind is memoryview or _is_iterator(kind):
         return _refuse
     if kind is io.TextIOWrapper:
         return _stream

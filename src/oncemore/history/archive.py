@@ -19,8 +19,9 @@ from blake3 import blake3
 
 from .. import records
 from ..codec import Decoded, seal, unseal, unsigned
-from ..errors import IntegrityError, UsageError
+from ..errors import IntegrityError, StoreUnavailable, UsageError
 from ..events import SnapshotSaved, StepCompleted
+from ..flight import holder_of
 from ..identity import code_of
 from ..keys import (
     ALIASES,
@@ -57,7 +58,7 @@ from .timeline import timeline
 FORMAT = "oncemore archive 1"
 _SIGNED_AS = "archive/manifest"
 _BATCH = 1 << 24  # bytes per transaction
-_POLL = 0.05  # seconds
+_POLL, _LONGEST_WAIT = 0.05, 60.0  # seconds
 
 
 def export(store: Store, path: str | os.PathLike[str], runs: Sequence[str]) -> None:
@@ -149,8 +150,10 @@ def import_(store: Store, path: str | os.PathLike[str], *, trust: bool = False) 
             raise
         except Exception as error:  # damage can cause any kind of error
             raise IntegrityError(f"the archive {os.fspath(path)} is damaged ({error}); nothing was imported") from error
-        holds = [_hold(store, deleted_key(uid)) for uid in sorted(archive.uids)]
+        holds: list[Hold] = []
         try:
+            for uid in sorted(archive.uids):
+                holds.append(_hold(store, deleted_key(uid)))
             here = {record.uid: run_id for run_id, record in records.scan(store)}
             _write(store, archive, here, _check_conflicts(store, archive, here))
         finally:
@@ -206,8 +209,15 @@ class _Archive:
 
 
 def _hold(store: Store, key: str) -> Hold:
-    """Acquire a key, waiting until removals and other imports of the run have released it."""
+    """Acquire a key once removals and other imports of the run have released it. StoreUnavailable after a minute."""
+    deadline = time.monotonic() + _LONGEST_WAIT
     while (hold := store.hold(key)) is None:
+        if time.monotonic() > deadline:
+            uid = key.rpartition("/")[2]
+            raise StoreUnavailable(
+                f"could not import into {store.url}: {holder_of(store, key)} has been importing or removing run {uid} "
+                f"for {_LONGEST_WAIT:.0f} s (find and stop it, or try again)"
+            )
         time.sleep(_POLL)
     return hold
 

@@ -153,7 +153,7 @@ _DIGESTS = r"[0-9a-f]+\.[^/@]+"  # in the key of a node: arguments and code
 _TYPES: dict[str, Callable[[Any], bool]] = {  # by the declared types of fields of events and records
     "str": lambda value: type(value) is str,
     "str | None": lambda value: value is None or type(value) is str,
-    "int": lambda value: type(value) is int and value >= 0,
+    "int": lambda value: type(value) is int and 0 <= value < 1 << 63,  # a number that prints as a size
     "float": lambda value: type(value) in (int, float) and -6e10 < value < 2.5e11,  # a time that datetime can hold
     "bool": lambda value: type(value) is bool,
     "list[int]": lambda value: type(value) is list and all(map(_TYPES["int"], value)),

@@ -70,7 +70,9 @@ class Repaired:
 
     @property
     def whole(self) -> bool:
-        """Whether no known run has lost anything."""
+        """Whether no known run has lost anything. A run of which nothing is left is not known; without any run, it is False."""
+        if self.aside and not self.runs:
+            return False
         return not self.unsound and not self.unnamed and all(run.whole for run in self.runs)
 
 

@@ -24,12 +24,14 @@ from ..keys import (
     OWNER,
     PENDING,
     SHARED,
+    THREADS,
     fork_mark,
     listing_key,
     pending_blob,
     prefix_of,
     run_id_of,
     sealed_as,
+    written_since,
 )
 from ..records import Record
 from ..settings import secret
@@ -41,12 +43,12 @@ from .timeline import timeline
 Progress = Callable[[int, int], object]
 Kind = Literal["damaged", "dangling", "orphan", "foreign"]
 
-_VALUES = frozenset(("node", "once", "shared"))  # entries that can have items and file contents
+_VALUES = frozenset(("node", "once", "shared", "langgraph"))  # entries that can need others: items, file contents, values
 _OWNED = frozenset(("calls", "event", "items", "node", "once", "state", "wrote"))  # belong to a run
 _KINDS = (
     _VALUES
     | _OWNED
-    | {"blob", "changed", "code", "damaged", "files", "forks", "gone", "key", "other", "pending", "run", "used"}
+    | {"blob", "changed", "code", "damaged", "files", "forks", "gone", "joblib", "key", "other", "pending", "run", "used"}
 )
 
 
@@ -241,6 +243,10 @@ class _Verifier:
                 found[key, "was left by an interrupted removal; the next one completes it"] += 1
             elif kind == "forks" and key.rpartition("/")[2] not in self.runs:
                 found[key, "marks entries shared with a fork that does not exist"] += 1
+            elif key.startswith(f"{THREADS}channel/") and key not in parts:
+                found[key, "is a value of a graph that none of its checkpoints needs"] += 1
+            elif key.startswith(f"{THREADS}write/") and not self._exists(written_since(key)):
+                found[key, "was written by a task of a graph since a checkpoint that does not exist"] += 1
             elif busy:
                 continue
             elif kind == "node" and prefix_of(key) not in live and key not in reached and not key.endswith("/^"):
@@ -261,7 +267,9 @@ class _Verifier:
 
 
 def _parts(key: str, data: Bytes) -> list[str]:
-    """The keys that an entry needs: its items, its file contents and their list, the target of an alias."""
+    """The keys that an entry needs: its items, its file contents and their list, the target of an alias, a graph's values."""
     entry = Decoded(data, key=key, secret=secret())
+    if key.startswith(THREADS):
+        return list(entry.meta.get("values", {}).values())
     files = [*entry.meta["blobs"], listing_key(key)] if entry.meta.get("blobs") else []
     return entry.chunks + files + ([entry.alias_of] if entry.alias_of else [])

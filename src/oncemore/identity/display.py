@@ -8,7 +8,7 @@ import copy
 import enum
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
@@ -226,114 +226,30 @@ def rows_differing(before: str, after: str) -> tuple[int, int] | None:
 # --- statements -----------------------------------------------------------------------------------------------------
 
 _LONGEST_STATEMENT = 200
-_KEY = re.compile(  # well-known prefixes of API keys, or a long word with both letters and digits
-    r"\b(sk|pk|rk|hf|ghp|gho|ghs|github_pat|glpat|xox[abeprs])[-_][\w-]{8,}|\b(AKIA|ASIA|AIza|ya29|eyJ)[\w.-]{8,}|-----BEGIN "
-    r"|(?<![A-Za-z\d+=])(?=[A-Za-z+=]*\d)(?=[\d+=]*[A-Za-z])[A-Za-z\d+=]{16,}"
-)
-_PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*:)([^/\s@]+)(?=@)")
-_SETTING = re.compile(r"(?P<name>\w+)(?P<sign>\s*[=:]\s*)(?!//)(?P<value>[^&;,\s]+)")
-_BEARER = re.compile(r"\b(Bearer|Basic|Token)(\s+)(\S+)", re.IGNORECASE)
-_AUTH_CALL = re.compile(r"auth|login|credential|passw|secret|token|api_?key", re.IGNORECASE)
 
 
-def statement_text(template: str, parts: Sequence[ast.AST], secret: bool) -> str:
-    """The text of a statement without secrets: a template with a `{}` for each part. `secret`: it assigns a secret."""
+def statement_text(template: str, parts: Sequence[ast.AST]) -> str:
+    """A statement as people may see it: a template with a `{}` for each part.
+
+    Any text in it may be, or may hold, a secret, so texts are shown as digests.
+    """
     try:
-        masking = _Masking(secret or any(is_secret(_last_name(each)) for each in parts[:-1]))
-        texts = [ast.unparse(masking.visit(copy.deepcopy(each))) for each in parts]
-        text = " ".join(template.format(*texts).split())
+        text = template.format(*(ast.unparse(_Hiding().visit(copy.deepcopy(each))) for each in parts))
+        text = " ".join(text.split())
     except UNREADABLE:
         text = template.replace("{}", "...")
     return text if len(text) <= _LONGEST_STATEMENT else f"{text[: _LONGEST_STATEMENT - 3]}..."
 
 
-def _last_name(target: ast.AST) -> str:
-    """The last word of `client.api_key`, or of `headers["authorization"]`."""
-    if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-        return str(target.slice.value)
-    return target.attr if isinstance(target, ast.Attribute) else ""
-
-
-class _Masking(ast.NodeTransformer):
-    """Replaces strings that are, or may be, secrets by digests."""
-
-    def __init__(self, secret: bool) -> None:
-        self._secret = secret
-
-    def _inside(self, node: Any, secret: bool) -> Any:
-        before, self._secret = self._secret, self._secret or secret
-        try:
-            return self.visit(node)
-        finally:
-            self._secret = before
+class _Hiding(ast.NodeTransformer):
+    """Replaces texts by digests."""
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        if not isinstance(node.value, (str, bytes)):
-            return node
-        text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
-        shown = _digest(text) if self._secret and text else _without_secrets(text)
-        return node if shown == text else ast.Name(shown) if shown[:1] == "#" else ast.Constant(shown)
+        return _digest_of(node) if isinstance(node.value, (str, bytes)) else node
 
-    def visit_JoinedStr(self, node: ast.JoinedStr | ast.BinOp) -> ast.AST:
-        """A string built from pieces may hold a secret that no single piece reveals."""
-        text = "".join(_strings_in(node))
-        if text and (self._secret or _without_secrets(text) != text):
-            return ast.Name(_digest(ast.dump(node)))
-        return self.generic_visit(node)
-
-    visit_BinOp = visit_JoinedStr
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        node.value = self.visit(node.value)
-        return node  # in `os.environ["API_KEY"]`, the index is only the name of a secret
-
-    def visit_keyword(self, node: ast.keyword) -> ast.AST:
-        node.value = self._inside(node.value, is_secret(node.arg or ""))
-        return node
-
-    def visit_Dict(self, node: ast.Dict) -> ast.AST:
-        names = [key.value if isinstance(key, ast.Constant) else "" for key in node.keys]
-        node.values = [self._inside(value, is_secret(str(name))) for name, value in zip(names, node.values)]
-        return node
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if any(each in ast.unparse(node.func) for each in ("environ", "getenv")):
-            secret = bool(node.args) and is_secret(ast.unparse(node.args[0]))
-            node.args[1:] = [self._inside(each, secret) for each in node.args[1:]]
-            return node
-        node.func = self.visit(node.func)
-        secret = _AUTH_CALL.search(called) is not None
-        for at, each in enumerate(node.args):
-            node.args[at] = self._inside(each, secret)
-            secret = secret or (isinstance(each, ast.Constant) and is_secret(str(each.value)))  # `set("token", ...)`
-        for keyword in node.keywords:
-            self.visit_keyword(keyword)
-        return node
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        return _digest_of(node)
 
 
-def _strings_in(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value
-    elif isinstance(node, ast.FormattedValue):
-        yield "{}"
-    elif isinstance(node, (ast.JoinedStr, ast.BinOp)):
-        for each in node.values if isinstance(node, ast.JoinedStr) else (node.left, node.right):
-            yield from _strings_in(each)
-
-
-def _digest(text: str) -> str:
-    return f"#{hashed('secret', text).hex()[:8]}"
-
-
-def _without_secrets(text: str) -> str:
-    """The text with its secrets replaced by digests; only a digest if anything in it still looks like a key."""
-
-    def hide(found: re.Match[str]) -> str:
-        secret = is_secret(found["name"])
-        return f"{found['name']}{found['sign']}{_digest(found['value'])}" if secret else found[0]
-
-    text = _PASSWORD_IN_URL.sub(lambda found: found[1] + _digest(found[2]), text)
-    text = _BEARER.sub(lambda found: f"{found[1]}{found[2]}{_digest(found[3])}", text)
-    text = _SETTING.sub(hide, text)
-    return _digest(text) if _KEY.search(text) else text
+def _digest_of(node: ast.AST) -> ast.Name:
+    return ast.Name(f"#{hashed('text', ast.dump(node)).hex()[:8]}")

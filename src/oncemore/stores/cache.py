@@ -25,6 +25,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import quote
 from weakref import finalize
@@ -35,7 +36,7 @@ from diskcache.core import DBNAME, MODE_BINARY, MODE_RAW
 from ..errors import IntegrityError, StoreDamaged, StoreError, StoreUnavailable, warn
 from . import Bytes, Frames
 from .buffers import allocate
-from .filesystem import READ_ONLY, destroyed, explained
+from .filesystem import READ_ONLY, destroyed, explained, share
 from .locks import LockFile, guard
 
 FORMAT = 1  # of the store
@@ -152,7 +153,7 @@ class BytesDisk(diskcache.Disk):
             super().remove(name)
 
     def _write_file(self, path: str, frames: Frames) -> None:
-        with open(path, "xb", opener=_private) as file:
+        with open(path, "xb", opener=partial(_private, database=os.path.join(self._directory, DBNAME))) as file:
             file.writelines(frames)  # a large frame bypasses the buffer and is not copied
             if self._durable:
                 file.flush()
@@ -197,17 +198,22 @@ def _no_follow(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
-def _private(path: str, flags: int) -> int:
-    """Create a file that other users cannot read, and its folders."""
+def _private(path: str, flags: int, *, database: str = "") -> int:
+    """Create a file that only its owner can use, or those who can use the database; and its folders."""
     for _ in range(10):
         try:
-            return os.open(path, flags, 0o600)
+            descriptor = os.open(path, flags, 0o600)
+            break
         except FileNotFoundError:
             inner = os.path.dirname(path)
             for folder in (os.path.dirname(inner), inner):
                 with contextlib.suppress(FileExistsError, FileNotFoundError):  # others remove folders that become empty
                     os.mkdir(folder, 0o700)
-    return os.open(path, flags, 0o600)
+                    share(folder, database)
+    else:
+        descriptor = os.open(path, flags, 0o600)
+    share(descriptor, database)
+    return descriptor
 
 
 def _sync_directory(path: str) -> None:
@@ -358,9 +364,10 @@ class Cache(diskcache.Cache):
 
     def exclusively(self, work: Callable[Given, None], *args: Given.args, **kwargs: Given.kwargs) -> None:
         """Call `work`, which writes, while no other process writes. To be called through `use`."""
+        began = time.monotonic()  # so that threads that wait for the same process do not wait one after the other
         with self._guard.writing:
             try:
-                self._guard.lock_writer(TIMEOUT)
+                self._guard.lock_writer(began, TIMEOUT)
                 work(*args, **kwargs)
             finally:
                 self._guard.unlock_writer()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 import shlex
 import sqlite3
+import stat
 
 from diskcache.core import DBNAME
 
@@ -67,6 +69,22 @@ def destroyed(directory: str, cause: str) -> StoreDamaged:
         f"Recover what can be read with `oncemore repair --store {shlex.quote(directory)}`, restore a backup of the "
         f"directory, or move {directory} aside to start fresh"
     )
+
+
+def share(new: int | str, database: str) -> None:
+    """Let whoever may use the database use this new file (a descriptor) or folder, too, as SQLite does with its journal.
+
+    So a store stays usable for its owner after `sudo`, and for all users whom its mode lets in.
+    """
+    with contextlib.suppress(OSError):  # the file system has no owners or modes
+        like, now = os.stat(database), os.stat(new)
+        mode = stat.S_IMODE(like.st_mode) & 0o666
+        if stat.S_ISDIR(now.st_mode):
+            mode |= (mode & 0o444) >> 2 | now.st_mode & stat.S_ISGID  # who may read it may enter it
+        if mode != stat.S_IMODE(now.st_mode):
+            os.chmod(new, mode)
+        if (like.st_uid, like.st_gid) != (now.st_uid, now.st_gid):
+            os.chown(new, like.st_uid if os.geteuid() == 0 else -1, like.st_gid)
 
 
 def file_system(path: str, mounts: str = "/proc/self/mountinfo") -> str | None:

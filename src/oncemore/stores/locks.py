@@ -28,7 +28,7 @@ from collections.abc import Collection
 
 from blake3 import blake3
 
-from ..errors import HoldLost, StoreUnavailable, UsageError
+from ..errors import HoldLost, StoreUnavailable, UsageError, warn
 from . import Bytes, Hold
 from .filesystem import explained
 
@@ -142,9 +142,10 @@ class LockFile:
                 self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
             return _set(self._descriptor, fcntl.F_WRLCK, offset)
         except OSError as error:
-            if self._descriptor is None and error.errno in _UNWRITABLE:
+            folder = os.path.dirname(self._path)
+            if self._descriptor is None and error.errno in _UNWRITABLE and not os.access(folder, os.W_OK):
                 return True  # nothing can be recorded in a read-only directory, so excluding our own threads is enough
-            raise explained(error, "lock a key of", os.path.dirname(self._path)) from error
+            raise explained(error, "lock a key of", folder) from error
 
     def _close(self) -> None:
         # Forget the descriptor first: closing it twice might close another file that got the same number.
@@ -280,17 +281,21 @@ class Guard:
             if not self._users:
                 self._close()
 
-    def lock_writer(self, seconds: float) -> None:
-        """Acquire the writer's lock. The caller holds `writing`."""
-        pause, deadline = 0.0005, time.monotonic() + seconds
+    def lock_writer(self, began: float, seconds: float) -> None:
+        """Acquire the writer's lock, at most `seconds` after `began`. The caller holds `writing`."""
+        pause, told = 0.0005, False
         while self._open and not _set(self._open[0][0], fcntl.F_WRLCK, self._WRITER):
-            if time.monotonic() > deadline:
-                pid = owner(self._path, self._open[0][0], self._WRITER)
-                raise StoreUnavailable(
-                    f"could not write to the store {os.path.dirname(self._path)}: another process"
-                    f"{'' if pid is None else f' (pid {pid})'} has been writing for {seconds:.0f} s "
-                    f"(find and stop it, or try again)"
-                )
+            waited = time.monotonic() - began
+            if waited > seconds or (waited > seconds / 2 and not told):
+                pid, store = owner(self._path, self._open[0][0], self._WRITER), os.path.dirname(self._path)
+                other = f"another process{'' if pid is None else f' (pid {pid})'}"
+                if waited > seconds:
+                    raise StoreUnavailable(
+                        f"could not write to the store {store}: {other} has been writing for {seconds:.0f} s "
+                        f"(find and stop it, or try again)"
+                    )
+                warn(f"still waiting to write to the store {store} after {waited:.0f} s: {other} is writing")
+                told = True
             time.sleep(pause)
             pause = min(2 * pause, 0.02)
 

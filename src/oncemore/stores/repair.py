@@ -21,7 +21,7 @@ from diskcache.core import DBNAME, MODE_BINARY
 from ..errors import StoreError, StoreUnavailable
 from . import Bytes
 from .cache import BytesDisk, Unreadable, blank, close_all, gate, hides, size_of, value_files
-from .filesystem import explained
+from .filesystem import explained, share
 from .locks import in_use, lock_file
 
 _INSERT = (
@@ -158,6 +158,7 @@ def _replace(directory: str, path: str, recovered: Mapping[str, Found]) -> str:
     new = f"{path}.new-{os.urandom(8).hex()}"
     aside = f"{path}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    share(descriptor, path)
     os.close(descriptor)
     try:
         blank(new, hidden=hides(directory))

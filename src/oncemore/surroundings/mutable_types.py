@@ -17,19 +17,12 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, Sim
 from typing import Any, NamedTuple, TypeAlias
 
 from ..files import File, FileChange
-from ..identity.values import Digests, identity, iterators
-from ..identity.values.builtin_types import category, counter_at, is_mock, is_refused, memory_of
+from ..identity.values import Digests, identity
+from ..identity.values.builtin_types import category, counter_at, is_immutable, is_mock, is_refused
 from ..identity.values.objects import is_its_attributes
 from ..identity.values.parts import ATTRS_HASH, layout_of
 from ..modules import global_generator, loaded, module_of, once_per_type
 
-ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented)))
-# Immutable types, by name: most programs never import them.
-_IMMUTABLE = {
-    *("datetime.datetime", "datetime.date", "datetime.time", "datetime.timedelta", "datetime.timezone"),
-    *("zoneinfo.ZoneInfo", "re.Pattern", "decimal.Decimal", "fractions.Fraction", "uuid.UUID"),
-    *("ipaddress.IPv4Address", "ipaddress.IPv6Address"),
-}
 _HEAPTYPE = 1 << 9
 _FACTORY = object()  # the key for a defaultdict's factory in its note
 
@@ -195,19 +188,11 @@ class Role(NamedTuple):
 
 
 @once_per_type
-def is_immutable(kind: type) -> bool:
-    """Whether objects of this type never change."""
-    if kind in ATOMS or f"{module_of(kind)}.{kind.__qualname__}" in _IMMUTABLE:
+def never_changes(kind: type) -> bool:
+    """Whether objects of this type never change, or only coordinate. Classes change only if code is patched."""
+    if is_immutable(kind) or issubclass(kind, (type, ModuleType, Enum)):
         return True
-    if issubclass(kind, (type, ModuleType, Enum)):  # classes change only if code is patched
-        return True
-    if category(kind) not in (None, "display"):  # a progress bar may hold the data that it iterates over
-        return True
-    paths = loaded("pathlib")
-    if paths is not None and issubclass(kind, paths.PurePath):
-        return True
-    numpy = loaded("numpy")
-    return numpy is not None and issubclass(kind, (numpy.generic, numpy.dtype)) and not issubclass(kind, numpy.void)
+    return category(kind) not in (None, "display")  # a progress bar may hold the data that it iterates over
 
 
 @once_per_type
@@ -215,7 +200,7 @@ def role(kind: type) -> Role | None:
     """None for immutable types."""
     if category(kind) not in (None, "display"):
         return Role(_nothing, mutable=True)  # named, so that the existing lock is found again, but never changed
-    if is_immutable(kind):
+    if never_changes(kind):
         return None
     children, mutator = transparent_children(kind), mutator_of(kind)
     if children is not None:
@@ -257,8 +242,6 @@ def transparent_children(kind: type) -> Callable[[Any], Iterable[Any]] | None:
         return lambda obj: (obj.__self__,)
     if kind is partial:
         return lambda obj: (obj.func, obj.args, obj.keywords)
-    if kind in iterators.THROUGH:
-        return iterators.sources
     shared = loaded("multiprocessing.sharedctypes")
     if shared is not None and issubclass(kind, shared.SynchronizedBase):
         return lambda obj: (obj.get_obj(),)
@@ -369,7 +352,7 @@ def _ordered(obj: Any) -> list[Any]:
 def _is_deeply_immutable(obj: Any) -> bool:
     if isinstance(obj, (tuple, frozenset)):
         return all(map(_is_deeply_immutable, obj))
-    return is_immutable(type(obj))
+    return never_changes(type(obj))
 
 
 def _list_delta(then: list[Any], now: list[Any]) -> Delta | None:
@@ -439,10 +422,6 @@ _MUTATORS: dict[type, Mutator] = {
     ),
     array.array: Mutator(lambda obj: obj[:], _assign_items, by_digest=True),
     itertools.count: Mutator(counter_at, _advance, same=eq, can_restore=lambda obj: counter_at(obj) is not None),
-    **dict.fromkeys(
-        iterators.LEAVES | iterators.MADE_OF,
-        Mutator(iterators.place, iterators.go_on, same=eq, can_restore=iterators.can_go_on),
-    ),
 }
 
 
@@ -624,12 +603,9 @@ def _assign_bits_state(bits: Any, content: tuple[Any, Any]) -> None:
         bits.state = state
 
 
-# -- content outside the Python object, see identity/values/builtin_types.py
-
-
 def _assign_memory(obj: Any, content: bytes) -> None:
     ctypes: Any = loaded("ctypes")
-    ctypes.memmove(ctypes.addressof(obj), content, len(content))
+    ctypes.memmove(ctypes.byref(obj), content, len(content))
 
 
 def _polars(inner: str) -> Mutator:
@@ -640,11 +616,7 @@ def _polars(inner: str) -> Mutator:
 
 # Types of libraries: the module, names in it, and how objects of these types are changed.
 _LIBRARIES: tuple[tuple[str, str, Mutator], ...] = (
-    (
-        "_ctypes",
-        "_SimpleCData Array Structure Union",
-        Mutator(memory_of, _assign_memory, by_digest=True, can_restore=lambda obj: memory_of(obj) is not None),
-    ),
+    ("_ctypes", "_SimpleCData Array Structure Union", Mutator(bytes, _assign_memory, by_digest=True)),
     ("multiprocessing.managers", "DictProxy", Mutator(lambda obj: obj.copy(), _assign_elements, by_digest=True)),
     ("multiprocessing.managers", "ListProxy", Mutator(lambda obj: obj[:], _assign_items, by_digest=True)),
     ("random", "Random", _generator(lambda obj: obj.getstate(), lambda obj, state: obj.setstate(state))),

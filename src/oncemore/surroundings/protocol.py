@@ -10,8 +10,8 @@ from ..errors import UsageError
 from ..identity.code.data import Datum
 from ..identity.display import Part
 from ..identity.values import Digests
+from ..identity.values.builtin_types import ATOMS
 from ..modules import loaded
-from .mutable_types import ATOMS
 from .overlap import Member
 from .references import Roots, Walk, walk_from
 

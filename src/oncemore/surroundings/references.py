@@ -19,9 +19,9 @@ from blake3 import blake3
 from ..codec import dumps, loads
 from ..errors import CodecError
 from ..identity.values import Digests
-from ..identity.values.builtin_types import category
+from ..identity.values.builtin_types import ATOMS, category
 from ..modules import loaded
-from .mutable_types import ATOMS, DELTAS, FILLABLE, Updated, mutator_of, named_children, role
+from .mutable_types import DELTAS, FILLABLE, Updated, mutator_of, named_children, role
 
 # From a root to an object: for each hop its kind ("key", "attribute" or "place"), its name, and the type of the container to
 # create if it is missing. Unlike an index, a path stays valid when the root gets more content.

@@ -9,8 +9,7 @@ without a seed can be resumed, and its steps are recalled. A generator is unseed
 
 * it is that of `random`, and in the state it had when oncemore was imported;
 * it is that of numpy, and in the state in which the library creates it;
-* a project module or class holds it, directly or in a dict or list, and the statement that created it has no seed;
-* an object there holds it, and the statement in `__init__` that created it has no seed.
+* a project module or class holds it, directly or in a dict or list, and the statement that created it has no seed.
 
 A scope that is opened again in the same process may be the next cell of a notebook, or the same cell run again. So it starts
 with the generators as they are. If a checkpoint of the first step that reads them was recorded with the states that an
@@ -19,17 +18,17 @@ earlier scope started from, they are set back to those.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib
 import pickle
 import random
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from ..identity.code.statements import GENERATORS, Statement, binding, filled, makes_generator, unseeded_by
+from ..identity.code.statements import binding
 from ..identity.values import digest, identity
 from ..modules import canonical_name, is_project_module, loaded, module_of
 from .mutable_types import mutator_of, same_state
@@ -149,15 +148,24 @@ _MOST = 100  # objects that are searched in each of them: this costs time in eve
 _imported = digest(random.getstate())
 _openings: dict[str, list[Opening]] = {}  # the scopes that this process opened, by run
 _MOST_OPENINGS = 8
+_latest: deque[Opening] = deque()  # those that keep their states: 30 KB, for each of thousands of runs
+_MOST_STATES = 100
 
 
 class Opening:
-    """The states of the global generators when a scope opened."""
+    """The states of the global generators when a scope opened; empty once many others have opened since."""
+
+    __slots__ = ("digests", "left", "states")
 
     def __init__(self) -> None:
         self.states = _states(_global())
-        self.digests = {name: state_digest(state) for name, state in self.states.items()}
+        self.digests = _digests(self.states)
         self.left: dict[str, bytes] = {}  # their digests when the scope closed
+        if _latest and _latest[-1].digests == self.digests:  # most scopes draw no numbers
+            self.states, self.digests = _latest[-1].states, _latest[-1].digests
+        _latest.append(self)
+        if len(_latest) > _MOST_STATES:
+            _latest.popleft().states = {}
 
 
 class Unseeded:
@@ -197,12 +205,15 @@ class Unseeded:
 
     def leave(self) -> None:
         """The scope is being left."""
-        self._opening.left = Opening().digests
+        left = _digests(_states(_global()))
+        self._opening.left = self._opening.digests if left == self._opening.digests else left
 
     def earlier(self) -> list[Opening]:
         """The earlier openings in this process, newest first; none if a generator was seeded or used since the last one."""
-        untouched = self._earlier and self._earlier[-1].left == self._opening.digests == Opening().digests
-        return self._earlier[::-1] if untouched and self.chosen is None else []
+        if not self._earlier or self.chosen is not None or self._earlier[-1].left != self._opening.digests:
+            return []
+        untouched = self._opening.digests == _digests(_states(_global()))
+        return [each for each in self._earlier[::-1] if each.states] if untouched else []
 
     def digests_then(self, now: Callable[[str], str]) -> Iterator[tuple[Opening, Callable[[str], str]]]:
         """Earlier openings that a step may have drawn numbers after, each with a function like `now`: the digest of a read then.
@@ -221,8 +232,8 @@ class Unseeded:
             yield opening, then
 
     def choose(self, opening: Opening) -> bool:
-        """Set the generators to the states of an earlier opening. False if that has been done already."""
-        if self.chosen is not None:
+        """Set the generators to the states of an earlier opening. False if that has been done already, or they are gone."""
+        if self.chosen is not None or not opening.states:
             return False
         self.chosen = opening
         _set(_global(), opening.states)
@@ -250,6 +261,10 @@ def _global_unseeded() -> Handles:
 
 def _states(generators: Handles) -> dict[str, Any]:
     return {name: take() for name, (take, _) in generators.items()}
+
+
+def _digests(states: Mapping[str, Any]) -> dict[str, bytes]:
+    return {name: state_digest(state) for name, state in states.items()}
 
 
 def _set(generators: Handles, states: Mapping[str, Any]) -> None:
@@ -287,7 +302,7 @@ def _of_modules(*, seeded: bool = False) -> Handles:
                 inside = walk_from(value, most=_MOST).found
             found = [each for each in inside if isinstance(each, kinds) and id(each) not in known]
             statement = binding(space, name) if found else None
-            if not found or not (seeded or (statement and (statement.unseeded or _made_by(inside, statement)))):
+            if not found or not (seeded or (statement is not None and statement.unseeded)):
                 continue
             for i, each in enumerate(found):
                 mutator = mutator_of(type(each))
@@ -298,31 +313,6 @@ def _of_modules(*, seeded: bool = False) -> Handles:
                     key = f"{canonical_name(module)}.{name}#{i} {made}"
                     handles[key] = partial(mutator.content, each), partial(mutator.assign, each)
     return handles
-
-
-def _made_by(objects: list[Any], statement: Statement) -> bool:
-    """Whether project objects create all their generators without seeds. The statement creates the first of the objects.
-
-    A seed that is a parameter of `__init__` does not count if its default is None and the statement does not pass it.
-    """
-    call = next((each for each in ast.walk(ast.parse(statement.text)) if isinstance(each, ast.Call)), None)
-    plain = call is not None and not call.args and all(each.arg is not None for each in call.keywords)
-    given = {each.arg for each in call.keywords} if call is not None else set()
-    found = False
-    for kind in {type(each): None for each in objects}:
-        for field in getattr(kind, "__dataclass_fields__", {}).values():
-            if getattr(field.default_factory, "__name__", "") in GENERATORS:
-                if kind is not type(objects[0]) or not plain or field.name in given:
-                    return False
-                found = True
-        for each in filled(kind):
-            made = [call for call in ast.walk(each.value) if makes_generator(call)]
-            for names in map(unseeded_by, made):
-                known = plain and kind is type(objects[0]) and each.method == "__init__"
-                if names is None or (names and not (known and names <= each.defaults and not names & given)):
-                    return False
-                found = True
-    return found
 
 
 def _held(space: dict[str, Any], module: str) -> Iterator[tuple[str, Any]]:

@@ -14,34 +14,45 @@ from typing import NamedTuple
 
 from ...modules import is_project_file
 
+CONSTANTS = frozenset(hasconst)
 _CACHE = opmap.get("CACHE", -1)
 _EXTENDED = opmap["EXTENDED_ARG"]
-_GLOBAL = opmap["LOAD_GLOBAL"]
-_NAMES = {opmap["LOAD_NAME"], opmap.get("LOAD_FROM_DICT_OR_GLOBALS", opmap["LOAD_NAME"])}
-_ATTRIBUTES = {opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR") if name in opmap}
-_COPIES = {opmap[name] for name in ("DUP_TOP", "COPY") if name in opmap}  # `module.x += 1`
-CONSTANTS = frozenset(hasconst)
-_IMPORT = opmap["IMPORT_NAME"]
-_STORES = {opmap[name] for name in ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR")}
-_REBINDS = {opmap["STORE_DEREF"], opmap["DELETE_DEREF"]}
+
+# What instructions do with a name or a constant; all others do neither.
+(
+    _GLOBAL,
+    _LOCAL_OR_GLOBAL,
+    _ATTRIBUTE,
+    _SET_ATTRIBUTE,
+    _SET_GLOBAL,
+    _SET_CLOSURE,
+    _COPY,
+    _CONSTANT,
+    _SMALL_INT,
+    _IMPORT,
+) = range(10)
+_ROLES = {
+    opmap[name]: role
+    for role, names in {
+        _GLOBAL: "LOAD_GLOBAL",
+        _LOCAL_OR_GLOBAL: "LOAD_NAME LOAD_FROM_DICT_OR_GLOBALS",
+        _ATTRIBUTE: "LOAD_ATTR LOAD_METHOD",
+        _SET_ATTRIBUTE: "STORE_ATTR DELETE_ATTR",
+        _SET_GLOBAL: "STORE_GLOBAL DELETE_GLOBAL",
+        _SET_CLOSURE: "STORE_DEREF DELETE_DEREF",
+        _COPY: "DUP_TOP COPY",  # `module.x += 1`
+        _SMALL_INT: "LOAD_SMALL_INT",
+        _IMPORT: "IMPORT_NAME",
+    }.items()
+    for name in names.split()
+    if name in opmap
+} | dict.fromkeys(CONSTANTS, _CONSTANT)
 
 # The low bits of some arguments are flags, not part of the name's index.
 _SHIFTS = {
-    _GLOBAL: 1 if sys.version_info >= (3, 11) else 0,
+    opmap["LOAD_GLOBAL"]: 1 if sys.version_info >= (3, 11) else 0,
     opmap["LOAD_ATTR"]: 1 if sys.version_info >= (3, 12) else 0,
 }
-
-
-def _any(operations: Iterable[int]) -> bytes:
-    return b"[%b]" % re.escape(bytes([each for each in operations if 0 <= each < 256]))  # without pseudo-instructions
-
-
-_ATTRIBUTE = re.compile(_any(_ATTRIBUTES))
-_STORE = re.compile(_any(_STORES))
-_READING = {_GLOBAL, *_NAMES, *_ATTRIBUTES}
-_CHAIN = re.compile(
-    b"%b(?:%b*%b)*" % (_any({_GLOBAL, *_NAMES}), _any({_CACHE, _EXTENDED, *_COPIES}), _any(_ATTRIBUTES))
-)
 
 
 # Names by which code introspects, and so reaches things it does not name: the names, and what they reveal.
@@ -80,7 +91,8 @@ class Reads(NamedTuple):
 
     `chains` are globals with the attributes read directly from them: ("np", "mean"), ("LIMIT",). The first names in `maybe`
     occur in the body of an inner class, where they may be the class's own. `attributes` are all attribute names. `stored`
-    are the attributes, globals and closure variables that are assigned or deleted, `assigned` the globals among them.
+    are the attributes, globals and closure variables that are assigned or deleted, `assigned` the globals and `rebound` the
+    closure variables among them.
     `reveals` are the introspecting names in its code and strings. `texts` are its strings.
     """
 
@@ -90,35 +102,49 @@ class Reads(NamedTuple):
     attributes: frozenset[str]
     stored: frozenset[str]
     assigned: frozenset[str]
+    rebound: frozenset[str]
     reveals: frozenset[str]
     texts: frozenset[str]
 
 
 @lru_cache(maxsize=20_000)
 def reads(code: CodeType) -> Reads:
-    """What the code and the functions inside it read.
-
-    Most instructions read nothing, so the others are found by regular expressions instead of a loop.
-    """
-    chains, maybe, imports, attributes = set[tuple[str, ...]](), set[str](), list[Import](), set[str]()
-    stored, assigned, texts = rebinds(code), set[str](), set[str]()
+    """What the code and the functions inside it read."""
+    chains, maybe, imports, texts = set[tuple[str, ...]](), set[str](), list[Import](), set[str]()
+    attributes, stored, assigned, rebound = set[str](), set[str](), set[str](), set[str]()
     for each in all_codes(code):
-        operations, arguments, names = each.co_code[::2], each.co_code[1::2], each.co_names
-        for found in _CHAIN.finditer(operations):
-            read = [i for i in range(*found.span()) if operations[i] in _READING]
-            chain = tuple([names[_index(operations, arguments, i)] for i in read])
-            chains.add(chain)
-            if operations[found.start()] in _NAMES:
-                maybe.add(chain[0])
-        positions = [found.start() for found in _ATTRIBUTE.finditer(operations)]
-        attributes.update([names[_index(operations, arguments, i)] for i in positions])
-        for i in [found.start() for found in _STORE.finditer(operations)]:
-            name = names[_index(operations, arguments, i)]
-            stored.add(name)
-            if operations[i] not in _ATTRIBUTES:
+        names, closure = each.co_names, _closure_names(each)
+        chain: tuple[str, ...] = ()  # the one that is being read
+        level: object = 0
+        wanted: object = None
+        for operation, argument in instructions(each):
+            role = _ROLES.get(operation)
+            if role is _COPY:
+                continue
+            name = names[argument >> _SHIFTS.get(operation, 0)] if role is not None and role <= _SET_GLOBAL else ""
+            if chain and role is not _ATTRIBUTE and role is not _SET_ATTRIBUTE:
+                chains.add(chain)
+                chain = ()
+            if role is _GLOBAL or role is _LOCAL_OR_GLOBAL:
+                chain = (name,)
+                if role is _LOCAL_OR_GLOBAL:
+                    maybe.add(name)
+            elif role is _ATTRIBUTE or role is _SET_ATTRIBUTE:
+                chain = (*chain, name) if chain else ()
+                attributes.add(name)
+                if role is _SET_ATTRIBUTE:
+                    stored.add(name)
+            elif role is _SET_GLOBAL:
                 assigned.add(name)
-        if _IMPORT in operations:
-            imports += _imports(each)
+            elif role is _SET_CLOSURE and argument < len(closure):
+                rebound.add(closure[argument])
+            elif role is _CONSTANT or role is _SMALL_INT:
+                level, wanted = wanted, argument if role is _SMALL_INT else each.co_consts[argument]
+            elif role is _IMPORT:
+                members = wanted if isinstance(wanted, tuple) else (None,)
+                imports += [Import(names[argument], level if isinstance(level, int) else 0, one) for one in members]
+        if chain:
+            chains.add(chain)
         texts.update(_texts(each.co_consts))
     # The body of a class with annotations reads `__annotations__` only to fill it.
     heads = {chain[0] for chain in chains}.difference(maybe & {"__annotations__"})
@@ -130,8 +156,9 @@ def reads(code: CodeType) -> Reads:
         frozenset(maybe),
         tuple(imports),
         frozenset(attributes),
-        frozenset(stored),
+        frozenset(stored | assigned | rebound),
         frozenset(assigned),
+        frozenset(rebound),
         frozenset(REVEALING).intersection(heads | (attributes - _NOT_AS_ATTRIBUTES) | named | dunders),
         frozenset(texts),
     )
@@ -145,37 +172,12 @@ def _texts(constants: Iterable[object]) -> Iterator[str]:
             yield from _texts(each)
 
 
-def _index(operations: bytes, arguments: bytes, i: int) -> int:
-    """The index of an instruction's name, with the bits that EXTENDED_ARG instructions add."""
-    shift, argument, width = _SHIFTS.get(operations[i], 0), arguments[i], 0
-    while i and operations[i - 1] == _EXTENDED:
-        i, width = i - 1, width + 8
-        argument |= arguments[i] << width
-    return argument >> shift
-
-
-def _imports(code: CodeType) -> Iterator[Import]:
-    level: object = 0
-    wanted: object = None
-    for operation, argument in instructions(code):
-        if operation in CONSTANTS:
-            level, wanted = wanted, code.co_consts[argument]
-        elif operation == _IMPORT:
-            at = level if isinstance(level, int) else 0
-            for name in wanted if isinstance(wanted, tuple) else (None,):
-                yield Import(code.co_names[argument], at, name)
-
-
-def rebinds(code: CodeType) -> set[str]:
-    """The closure variables that the code, or a function inside it, assigns."""
-    found: set[str] = set()
-    for each in all_codes(code):
-        names = each.co_cellvars + each.co_freevars
-        if sys.version_info >= (3, 11):  # one index for all kinds of variables, without duplicates
-            names = each.co_varnames + tuple(name for name in names if name not in each.co_varnames)
-        stored = [argument for operation, argument in instructions(each) if operation in _REBINDS]
-        found.update(names[argument] for argument in stored if argument < len(names))
-    return found
+def _closure_names(code: CodeType) -> tuple[str, ...]:
+    """The names that instructions on closure variables refer to."""
+    names = code.co_cellvars + code.co_freevars
+    if sys.version_info >= (3, 11):  # one index for all kinds of variables, without duplicates
+        names = code.co_varnames + tuple(name for name in names if name not in code.co_varnames)
+    return names
 
 
 def all_codes(code: CodeType) -> Iterator[CodeType]:
@@ -203,13 +205,13 @@ def instructions(code: CodeType) -> Iterator[tuple[int, int]]:
 # --- modules loaded by computed names ---------------------------------------------------------------------------------
 
 
-_NAME = re.compile(r"(\.*)((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)?(\.?)(?=$|:|\{|%)")
+_MODULE_NAME = re.compile(r"(\.*)((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)?(\.?)(?=$|:|\{|%)")
 _MOST = 1000  # files of one package
 
 
 def files_named(text: str, package: str) -> Iterator[tuple[str, str]]:
     """The project modules that a string may name, with their files: one module, or all in a package (`plugins.`)."""
-    found = _NAME.match(text)
+    found = _MODULE_NAME.match(text)
     if found is None or not found[0]:
         return
     dots, name, more = found[1], found[2] or "", found[3] or (found[1] and not found[2])

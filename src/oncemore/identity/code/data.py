@@ -17,24 +17,15 @@ from typing import Any, NamedTuple
 from ...errors import FingerprintError
 from ..display import is_secret, short
 from ..values import Digests, digest
+from ..values.builtin_types import is_immutable
 from .statements import Statement, binding, made_when_needed
 from .syntax import hashed
 
 ABSENT: Any = type("ABSENT", (), {})  # the value of a slot that nothing is bound to
 DATA = hashed("data")  # represents data in the identity of code
 
-# Immutable, or (functions, classes, modules) watched for changes by other means.
-_FIXED: frozenset[type] = frozenset(
-    {type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice}
-    | {FunctionType, BuiltinFunctionType, ModuleType}
-)
+_CODE = (FunctionType, BuiltinFunctionType, ModuleType)  # watched for changes by other means, as classes are
 _CONTAINERS = frozenset({dict, list, set, tuple, frozenset})
-_FIXED_BY_NAME = frozenset(
-    [f"datetime.{name}" for name in ("date", "time", "datetime", "timedelta", "timezone")]
-    + [f"{module}.{name}" for module in ("pathlib", "pathlib._local") for name in ("PosixPath", "PurePosixPath")]
-    + ["decimal.Decimal", "fractions.Fraction", "re.Pattern", "uuid.UUID", "zoneinfo.ZoneInfo"]
-    + ["numpy.generic", "numpy.dtype", "ipaddress.IPv4Address", "ipaddress.IPv6Address"]
-)
 _SMALL = 200  # up to this many elements, comparing each by identity is quicker than hashing again
 
 # By id: clients and the like that a step created when it needed them, and the value that identifies them instead.
@@ -221,12 +212,9 @@ def is_constant(value: object) -> bool:
 
 def _is_fixed(value: object) -> bool:
     kind = type(value)
-    return (
-        kind in _FIXED
-        or (isinstance(value, enum.Enum) and is_constant(value._value_))
-        or isinstance(value, type)
-        or any(f"{base.__module__}.{base.__qualname__}" in _FIXED_BY_NAME for base in kind.__mro__[:-1])
-    )
+    if is_immutable(kind) or kind in _CODE or isinstance(value, type):
+        return True
+    return isinstance(value, enum.Enum) and is_constant(value._value_)
 
 
 def _containers_of(value: object) -> list[tuple[Any, list[Any]]] | None:

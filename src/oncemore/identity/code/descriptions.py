@@ -21,7 +21,7 @@ from ...modules import is_project_file, is_project_module, module_of
 from ..values import digest
 from ..values.builtin_types import INERT
 from ..values.parts import canonical_module
-from .bytecode_reads import rebinds
+from .bytecode_reads import reads
 from .data import ABSENT, Slot, in_cell, in_context
 from .syntax import class_text, hashed, own
 
@@ -354,7 +354,7 @@ def carried(walk: Walk, function: FunctionType) -> Iterator[bytes]:
         return
     if "__wrapped__" in function.__dict__:
         yield walk.describe(function.__dict__["__wrapped__"])
-    changing = rebinds(function.__code__) if function.__closure__ else frozenset[str]()
+    changing = reads(function.__code__).rebound if function.__closure__ else frozenset[str]()
     for name, cell, found in _cells(function):
         value: Any = found
         if type(found) is MethodType and not (is_ours(found) or is_project_unit(type(found.__self__))):

@@ -20,13 +20,13 @@ from types import FrameType, FunctionType
 from typing import Any, NamedTuple, TypeAlias
 
 from ...modules import absolute_name, is_project_module, module_of, once_per_type, package_of
-from ..display import is_secret, statement_text
+from ..display import statement_text
 from .bytecode_reads import reads
 from .syntax import UNREADABLE, digest_of_tree, hashed, read_source, steadily
 
 _MOST_IMPORTS = 20  # imports of imports that are followed
 # Constructors that draw a seed from the system unless they are given one.
-GENERATORS = frozenset(
+_GENERATORS = frozenset(
     ["Random", "RandomState", "default_rng", "SeedSequence", "MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"]
 )
 
@@ -35,7 +35,7 @@ class Statement(NamedTuple):
     """One or all of the statements that may have bound a global.
 
     `text` is for people and has no secrets. `names` are the globals it reads. `seeds` has the names that seed each random
-    generator that it creates (see `unseeded_by`); `unseeded`: one of them has no seed. `when_needed`: it is inside a
+    generator that it creates (see `_unseeded_by`); `unseeded`: one of them has no seed. `when_needed`: it is inside a
     function that first checks for an existing value.
     """
 
@@ -183,10 +183,10 @@ def _bindings(text: bytes, name: str) -> list[Statement] | _Imported | None:
     for each in classes:
         inside = [node.body for node in body if isinstance(node, ast.ClassDef) and node.name == each]
         if not inside and tree is not None and each == classes[0]:  # the class itself may be imported
-            found, _ = _in_body(body, each)
+            found = _in_body(body, each)
             return found[0].imported if found else None
         body = inside[-1] if inside else []
-    found, _ = _in_body(body, last)
+    found = _in_body(body, last)
     if tree is not None and not classes and b"global" in text:
         found += [each for node in ast.walk(tree) for each in _in_function(node, last)]
     imported = next((each.imported for each in found if each.imported), None)
@@ -203,54 +203,61 @@ def _in_function(node: ast.AST, name: str) -> list[_RawBinding]:
     declared = any(isinstance(each, ast.Global) and name in each.names for each in node.body)
     tests = [each.test for each in ast.walk(node) if isinstance(each, (ast.If, ast.IfExp, ast.While))]
     looks = any(isinstance(each, ast.Name) and each.id == name for test in tests for each in ast.walk(test))
-    return [each._replace(when_needed=looks) for each in _in_body(node.body, name)[0]] if declared else []
+    return [each._replace(when_needed=looks) for each in _in_body(node.body, name)] if declared else []
 
 
-def _in_body(body: Sequence[ast.stmt], name: str) -> tuple[list[_RawBinding], bool]:
-    """The statements in a body that may have bound the name, last first, and whether one of them certainly did."""
+def _in_body(body: Sequence[ast.stmt], name: str) -> list[_RawBinding]:
+    """The statements in a body that may have bound the name: from the last one that certainly did."""
     found: list[_RawBinding] = []
-    for node in reversed(body):
-        here, surely = _in_statement(node, name)
-        found += here
-        if surely:
-            return found, True
-    return found, False
+    for node, heads, certain in _flat(body):
+        here, binds = _in_statement(node, name)
+        if binds and certain:
+            found = []
+        found += [each._replace(heads=heads) for each in here]
+    return found
+
+
+def _flat(
+    body: Sequence[ast.stmt], heads: tuple[ast.expr, ...] = (), certain: bool = True
+) -> Iterator[tuple[ast.stmt, tuple[ast.expr, ...], bool]]:
+    """All statements, those inside others included; what is around each that decides about it; whether it is certain to run."""
+    for node in body:
+        yield node, heads, certain
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        branches = [getattr(node, field, ()) for field in ("body", "orelse", "finalbody")]
+        branches += [each.body for each in (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))]
+        surely = certain and isinstance(node, (ast.With, ast.AsyncWith))
+        for branch in branches:
+            yield from _flat(branch, (*heads, *_heads_of(node)), surely)
+
+
+def _heads_of(node: ast.stmt) -> list[ast.expr]:
+    """The condition, the iterable or the subject of a statement."""
+    return [head for field in ("test", "iter", "subject") if (head := getattr(node, field, None)) is not None]
 
 
 def _in_statement(node: Any, name: str) -> tuple[list[_RawBinding], bool]:
+    """How a statement, without those inside it, binds the name or changes its value, and whether it surely binds it."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [], node.name == name
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         return _in_import(node, name)
-    branches = [getattr(node, field, ()) for field in ("body", "orelse", "finalbody")]
-    branches += [each.body for each in (*getattr(node, "handlers", ()), *getattr(node, "cases", ()))]
-    if isinstance(node, ast.Expr) or not any(branches):
-        found, surely = _in_assignment(node, name)
-        return (found if surely else [*found, *_in_expressions([node], name)]), surely
-    inside = [_in_body(branch, name) for branch in branches]
-    found = [each for here, _ in inside for each in here]
     if isinstance(node, (ast.With, ast.AsyncWith)):
-        surely = inside[0][1]
-        for item in () if surely else node.items:
-            if item.optional_vars is not None and _position(item.optional_vars, name) is not None:
-                kind = f"with {_shape(item.optional_vars, name)}"
-                return [*found, _RawBinding(node.lineno, kind, [item.context_expr], f"with {{}} as {name}")], True
-        return found, surely
-    heads = [head for field in ("test", "iter", "subject") if (head := getattr(node, field, None)) is not None]
-    if isinstance(node, (ast.For, ast.AsyncFor)) and _position(node.target, name) is not None:
-        kind = f"for {_shape(node.target, name)}"
-        found.append(_RawBinding(node.lineno, kind, [node.iter], f"for {name} in {{}}"))
-    found += _in_expressions(heads, name)
-    surely = isinstance(node, ast.If) and all(sure for _, sure in inside[:2])
-    return [each._replace(heads=[*heads, *each.heads]) for each in found], surely
-
-
-def _in_expressions(nodes: Sequence[ast.AST], name: str) -> list[_RawBinding]:
-    """Assignment expressions: `name := value`."""
-    walruses = [each for node in nodes for each in _evaluated(node) if isinstance(each, ast.NamedExpr)]
-    return [
-        _RawBinding(each.lineno, ":=", [each.value], f"{name} := {{}}") for each in walruses if each.target.id == name
-    ]
+        for item in node.items:
+            if item.optional_vars is not None and _binds(item.optional_vars, name):
+                parts = [item.context_expr, item.optional_vars]
+                return [_RawBinding(node.lineno, "with", parts, "with {} as {}")], True
+        return [], False
+    if isinstance(node, (ast.For, ast.AsyncFor)) and _binds(node.target, name):
+        return [_RawBinding(node.lineno, "for", [node.target, node.iter], "for {} in {}")], False
+    found, surely = _in_assignment(node, name)
+    if not surely:
+        own = _heads_of(node) if hasattr(node, "body") else [node]
+        evaluated = [each for head in own for each in _evaluated(head)]
+        walruses = [each for each in evaluated if isinstance(each, ast.NamedExpr) and each.target.id == name]
+        found += [_RawBinding(each.lineno, ":=", [each.target, each.value], "{} := {}") for each in walruses]
+    return found, surely
 
 
 def _in_import(node: ast.Import | ast.ImportFrom, name: str) -> tuple[list[_RawBinding], bool]:
@@ -272,13 +279,10 @@ def _in_assignment(node: Any, name: str) -> tuple[list[_RawBinding], bool]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     found: list[_RawBinding] = []
     given: ast.expr | None = getattr(node, "value", None)
-    for target in targets:
-        if given is None:  # a bare annotation
-            break
-        position = _position(target, name)
-        if position is not None:
-            rest, value = _picked(target, given, position)
-            return [_RawBinding(node.lineno, f"= {_shape(rest, name)}", [value], f"{name} = {{}}")], True
+    for target in targets if given is not None else ():  # not for a bare annotation
+        if _binds(target, name):
+            parts = _narrowed(target, given, name)
+            return [_RawBinding(node.lineno, "=", parts, "{} = {}")], True
         if isinstance(target, (ast.Attribute, ast.Subscript)) and _root(target) == name:
             found.append(_RawBinding(node.lineno, "part", [target, given], "{} = {}"))
     call = node.value if isinstance(node, ast.Expr) else None
@@ -294,38 +298,20 @@ def _root(node: ast.AST) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def _position(target: ast.AST, name: str) -> list[int] | None:
-    """The indices that lead to the name in a target, which may be nested tuples; None if it is not there."""
-    if isinstance(target, ast.Name):
-        return [] if target.id == name else None
-    if isinstance(target, ast.Starred):
-        return _position(target.value, name)
-    for at, each in enumerate(target.elts if isinstance(target, (ast.Tuple, ast.List)) else ()):
-        inside = _position(each, name)
-        if inside is not None:
-            return [at, *inside]
-    return None
+def _binds(target: ast.AST, name: str) -> bool:
+    """Whether a target, which may be nested tuples, is or has the name. (The `x` of `x[0]` is only read.)"""
+    names = (each for each in ast.walk(target) if isinstance(each, ast.Name))
+    return any(each.id == name and isinstance(each.ctx, ast.Store) for each in names)
 
 
-def _shape(target: ast.AST, name: str) -> str:
-    """The shape of a target, with `x` for the name: `(_ x *_)`."""
-    if isinstance(target, (ast.Tuple, ast.List)):
-        return f"({' '.join(_shape(each, name) for each in target.elts)})"
-    if isinstance(target, ast.Starred):
-        return f"*{_shape(target.value, name)}"
-    return "x" if isinstance(target, ast.Name) and target.id == name else "_"
-
-
-def _picked(target: ast.AST, value: ast.expr, position: list[int]) -> tuple[ast.AST, ast.expr]:
-    """Narrow `a, b = x(), y()` down to the target and expression of one position, as far as they match up."""
-    for at in position:
-        if not isinstance(target, (ast.Tuple, ast.List)) or not isinstance(value, (ast.Tuple, ast.List)):
-            break
-        both = (*target.elts, *value.elts)
-        if len(target.elts) != len(value.elts) or any(isinstance(each, ast.Starred) for each in both):
-            break
-        target, value = target.elts[at], value.elts[at]
-    return target, value
+def _narrowed(target: ast.AST, value: Any, name: str) -> list[ast.AST]:
+    """Narrow `a, b = x(), y()` down to the target that binds the name, and its value, as far as they match up."""
+    if isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
+        starred = any(isinstance(each, ast.Starred) for each in (*target.elts, *value.elts))
+        if len(target.elts) == len(value.elts) and not starred:
+            pairs = zip(target.elts, value.elts)
+            return next(_narrowed(each, own, name) for each, own in pairs if _binds(each, name))
+    return [target, value]
 
 
 def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
@@ -347,32 +333,26 @@ def _described(found: _RawBinding, name: str) -> Statement:
     stored = {each.id for each in nodes if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)}
     stored |= {each.arg for each in nodes if isinstance(each, ast.arg)}
     read = {each.id for each in nodes if isinstance(each, ast.Name) and each.id[:2] != "__"} - stored - {name}
-    seeds = [unseeded_by(each) for part in found.parts for each in _evaluated(part)]
-    text = statement_text(found.text, found.parts, is_secret(name))
+    seeds = [_unseeded_by(each) for part in found.parts for each in _evaluated(part)]
+    text = statement_text(found.text, found.parts)
     known = tuple(each for each in seeds if each is not None)
     return Statement(digest, text, found.line, frozenset(read), found.when_needed, known)
 
 
-def makes_generator(node: ast.AST) -> bool:
-    """Whether this is a call that creates a random generator."""
-    if not isinstance(node, ast.Call):
-        return False
-    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
-    # `torch.Generator()` has a fixed seed
-    return called in GENERATORS or (called == "Generator" and bool(node.args or node.keywords))
-
-
-def unseeded_by(node: ast.AST) -> frozenset[str] | None:
+def _unseeded_by(node: ast.AST) -> frozenset[str] | None:
     """If this creates a random generator that may be unseeded: the names in its seed, all of which are None if it is.
 
     None if it is seeded, or does not create a generator.
     """
-    if not isinstance(node, ast.Call) or not makes_generator(node):
+    if not isinstance(node, ast.Call):
         return None
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
     given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    if called not in _GENERATORS and not (called == "Generator" and given):  # `torch.Generator()` has a fixed seed
+        return None
     names: set[str] = set()
     for each in given:
-        inside = unseeded_by(each)
+        inside = _unseeded_by(each)
         if isinstance(each, ast.Name):
             names.add(each.id)
         elif inside is not None:
@@ -382,13 +362,10 @@ def unseeded_by(node: ast.AST) -> frozenset[str] | None:
     return frozenset(names)
 
 
-# --- statements in methods --------------------------------------------------------------------------------------------
+# --- attributes that methods fill on first use ------------------------------------------------------------------------
 
 
-_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-class Filled(NamedTuple):
+class _Filled(NamedTuple):
     """A statement `self.name = value` in a method.
 
     `looks`: the method checks first whether there is a value; `absent`: whether there is such an attribute at all.
@@ -396,46 +373,36 @@ class Filled(NamedTuple):
 
     name: str
     value: ast.expr
-    method: str
     looks: bool
     absent: bool
-    defaults: frozenset[str]  # parameters of the method whose default is None
-
-
-@once_per_type
-def filled(kind: type) -> tuple[Filled, ...]:
-    """The statements by which the methods of a class and its bases fill attributes, as far as they are the project's."""
-    found: list[Filled] = []
-    for base in kind.__mro__:
-        if is_project_module(module_of(base)):
-            for member in list(vars(base).values()):
-                function = getattr(member, "fget", None) or getattr(member, "__func__", None) or member
-                function = inspect.unwrap(function) if callable(function) else function
-                if type(function) is FunctionType and reads(function.__code__).stored:
-                    found += _in_method(function)
-    return tuple(found)
 
 
 @once_per_type
 def made_when_needed(kind: type) -> dict[str, bool]:
-    """The attributes that are filled on first use and in no other way; whether they are absent until then."""
+    """The attributes that project methods fill on first use and in no other way; whether they are absent until then."""
     found, filled_otherwise = dict[str, bool](), set[str]()
-    for each in filled(kind):
-        if each.looks and each.method != "__init__":
-            found[each.name] = each.absent
-        elif not (isinstance(each.value, ast.Constant) and each.value.value is None):
-            filled_otherwise.add(each.name)
+    for base in kind.__mro__:
+        for member in list(vars(base).values()) if is_project_module(module_of(base)) else ():
+            function = getattr(member, "fget", None) or getattr(member, "__func__", None) or member
+            function = inspect.unwrap(function) if callable(function) else function
+            if type(function) is not FunctionType or not reads(function.__code__).stored:
+                continue
+            for each in _in_method(function):
+                if each.looks and function.__name__ != "__init__":
+                    found[each.name] = each.absent
+                elif not (isinstance(each.value, ast.Constant) and each.value.value is None):
+                    filled_otherwise.add(each.name)
     fields: Any = getattr(kind, "__dataclass_fields__", {})
     filled_otherwise.update(name for name in found if name in fields and fields[name].init)
     return {name: absent for name, absent in found.items() if name not in filled_otherwise}
 
 
-def _in_method(function: FunctionType) -> Iterator[Filled]:
+def _in_method(function: FunctionType) -> Iterator[_Filled]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     except (OSError, TypeError, SyntaxError, IndexError):
         return
-    if not isinstance(tree, _Function):
+    if not isinstance(tree, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return
     arguments = tree.args.posonlyargs + tree.args.args
     if not arguments:
@@ -445,13 +412,6 @@ def _in_method(function: FunctionType) -> Iterator[Filled]:
     tests += [part for each in nodes if isinstance(each, ast.BoolOp) for part in ast.walk(each)]
     caught = [each.type for each in nodes if isinstance(each, ast.ExceptHandler) and each.type is not None]
     tried = any(getattr(part, "id", None) == "AttributeError" for each in caught for part in ast.walk(each))
-    defaulted = [
-        *zip(reversed(arguments), reversed(tree.args.defaults)),
-        *zip(tree.args.kwonlyargs, tree.args.kw_defaults),
-    ]
-    defaults = frozenset(
-        name.arg for name, value in defaulted if isinstance(value, ast.Constant) and value.value is None
-    )
     for each in nodes:
         targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
         value = getattr(each, "value", None)
@@ -461,4 +421,4 @@ def _in_method(function: FunctionType) -> Iterator[Filled]:
                 absent = tried or any(isinstance(part, ast.Constant) and part.value == name for part in tests)
                 looks = absent or any(isinstance(part, ast.Attribute) and part.attr == name for part in tests)
                 if value is not None and not isinstance(each, ast.AugAssign):
-                    yield Filled(name, value, tree.name, looks, absent, defaults)
+                    yield _Filled(name, value, looks, absent)

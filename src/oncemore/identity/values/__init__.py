@@ -25,7 +25,6 @@ from blake3 import blake3
 
 from ...errors import FingerprintError
 from ...modules import is_project_module
-from . import parts as parts_of_objects
 from .objects import describe, register_identity
 from .parts import Parts, name_of
 
@@ -374,7 +373,8 @@ _VALUES = frozenset(["numpy", "pandas", "polars", "pyarrow", "torch"])  # their 
 _in_progress: set[tuple[int, int]] = set()  # (thread, object) pairs
 
 
-def _has_no_identity(value: object) -> bool:
+def is_client(value: object) -> bool:
+    """Whether this is an object of a library that has no identity: a client, a pool, an engine."""
     if type(value) in SCALARS or not _is_of_library(value) or type(value).__module__.partition(".")[0] in _VALUES:
         return False
     key = threading.get_ident(), id(value)
@@ -385,9 +385,6 @@ def _has_no_identity(value: object) -> bool:
         return identity(value) is None
     finally:
         _in_progress.discard(key)
-
-
-parts_of_objects.has_no_identity = _has_no_identity
 
 
 def _known_digests(node: _Node) -> dict[int, bytes]:

@@ -15,7 +15,6 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from ...modules import global_generator, is_project_module, module_of, once_per_type
-from . import iterators
 from .parts import Describe, Parts, attributes, canonical_module, name_of, refuse
 
 # Inert types: objects that only coordinate or display. Which one a step is given does not change its outcome.
@@ -67,6 +66,27 @@ INERT = {
 def category(kind: type) -> str | None:
     """The category of an inert type; None for other types."""
     return next(filter(None, (INERT.get(f"{module_of(base)}.{base.__qualname__}") for base in kind.__mro__)), None)
+
+
+# --- types whose values never change -----------------------------------------------------------------------------------
+
+ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, range, slice, type(...), type(NotImplemented)))
+_IMMUTABLE = frozenset(
+    [f"datetime.{name}" for name in ("date", "time", "datetime", "timedelta", "timezone")]
+    + [f"{module}.{name}" for module in ("pathlib", "pathlib._local") for name in ("PurePath", "PosixPath")]
+    + ["decimal.Decimal", "fractions.Fraction", "re.Pattern", "uuid.UUID", "zoneinfo.ZoneInfo"]
+    + ["numpy.generic", "numpy.dtype", "ipaddress.IPv4Address", "ipaddress.IPv6Address"]
+)
+
+
+@once_per_type
+def is_immutable(kind: type) -> bool:
+    """Whether values of this type never change. A library's subclasses of immutable types are, but not the project's."""
+    names = [f"{module_of(base)}.{base.__qualname__}" for base in kind.__mro__]
+    if "numpy.void" in names:  # a row of a structured array
+        return False
+    own = names[:1] if is_project_module(module_of(kind)) else names
+    return kind in ATOMS or not _IMMUTABLE.isdisjoint(own)
 
 
 # --- code -----------------------------------------------------------------------------------------------------------
@@ -146,13 +166,6 @@ def _counter(counter: Any) -> Parts:
     return refuse(counter) if counter_at(counter) is None else Parts("count", [repr(counter)])
 
 
-def _iterator(iterator: Any) -> Parts:
-    try:
-        return Parts("iterator", [type(iterator).__qualname__, *iterators.parts(iterator)])
-    except iterators.Lost:
-        return refuse(iterator)
-
-
 def _random(value: Any) -> Sequence[Any]:
     name = global_generator(value)
     return [value.getstate()] if name is None else [name]
@@ -177,7 +190,6 @@ WHOLE: dict[str, Describe] = {
     "functools._lru_cache_wrapper": lambda v: Parts("lru_cache", [v.__wrapped__, v.cache_parameters()]),
     "enum.Enum": _enum,
     "itertools.count": _counter,
-    **dict.fromkeys(iterators.NAMES, _iterator),
     "types.GenericAlias": lambda v: Parts("alias", [v.__origin__, v.__args__]),
     "types.UnionType": lambda v: Parts("union", [v.__args__]),
     "types.SimpleNamespace": lambda v: Parts("namespace", [type(v), *attributes(v)], "attribute"),
@@ -327,28 +339,12 @@ for _name in ("PurePath", "PurePosixPath", "PureWindowsPath", "Path", "PosixPath
 # --- content that is elsewhere: in C, in shared memory, in a manager's process; and mocks -----------------------------
 
 
-def memory_of(value: Any) -> bytes | None:
-    """The content of a ctypes object; None if it holds pointers, which are meaningless in another process."""
-    ctypes: Any = sys.modules["ctypes"]
-    if _has_pointers(type(value)):
-        return None
-    found: bytes = ctypes.string_at(ctypes.addressof(value), ctypes.sizeof(value))
-    return found
-
-
-def _has_pointers(kind: Any) -> bool:
-    inner = getattr(kind, "_type_", None)
-    if isinstance(inner, str):  # a type code, such as "i" for an int
-        return inner in "PzZOX"
-    if isinstance(inner, type):
-        return not hasattr(kind, "_length_") or _has_pointers(inner)
-    fields = [field for base in kind.__mro__ for field in vars(base).get("_fields_", ())]
-    return not hasattr(kind, "_fields_") or any(_has_pointers(field[1]) for field in fields)
-
-
 def _ctypes(value: Any) -> Parts:
-    content = memory_of(value)
-    return refuse(value) if content is None else Parts("ctypes", [type(value), content])
+    try:
+        _, (_, (_, content)) = value.__reduce__()
+    except ValueError:  # it holds pointers, which are meaningless in another process
+        return refuse(value)
+    return Parts("ctypes", [type(value), content])
 
 
 def _of_manager(proxy: Any) -> Parts:

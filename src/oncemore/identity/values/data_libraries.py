@@ -244,18 +244,9 @@ def _arrow_backed(array: Any) -> Parts:
     return Parts("pandas.array", [str(array.dtype), array.__arrow_array__()])
 
 
-def _interval_array(array: Any) -> Parts:
-    return Parts("pandas.array", ["interval", array.left, array.right, array.closed])
-
-
-def _sparse(array: Any) -> Parts:
-    indices = array.sp_index.to_int_index().indices
-    return Parts("pandas.array", ["sparse", len(array), array.sp_values, indices, array.fill_value])
-
-
 def _foreign_array(array: Any) -> Parts:
-    """A third-party extension array, element by element."""
-    return Parts("pandas.array", [type(array), str(array.dtype), list(array)])
+    """Any other extension array, element by element."""
+    return Parts("pandas.array", [_own(array), str(array.dtype), list(array)])
 
 
 def _instant(value: Any) -> Parts:
@@ -284,8 +275,6 @@ _PANDAS: dict[str, Describe] = {
     "arrays.StringArray": _strings,
     "arrays.ArrowStringArray": _strings,
     "arrays.ArrowExtensionArray": _arrow_backed,
-    "arrays.IntervalArray": _interval_array,
-    "arrays.SparseArray": _sparse,
     "arrays.NumpyExtensionArray": lambda array: Parts("pandas.array", ["numpy", array.to_numpy()]),
     "api.extensions.ExtensionArray": _foreign_array,
     "api.extensions.ExtensionDtype": _pandas_dtype,

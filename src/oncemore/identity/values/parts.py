@@ -69,11 +69,6 @@ def canonical_module(module: object) -> str:
     return _MOVED.get(name, name)
 
 
-def has_no_identity(value: object) -> bool:
-    """Whether this is a library's client or the like. A placeholder: `values` imports this module and sets the real one."""
-    return False
-
-
 class Layout(NamedTuple):
     """Where the objects of a class store their attributes."""
 
@@ -104,7 +99,11 @@ class Layout(NamedTuple):
 
         They are identified by their value before that, which is what remains when a step is skipped.
         """
-        return {name: found[name] for name in self.lazy if name in found and has_no_identity(found[name])}
+        if not self.lazy:
+            return {}
+        from . import is_client  # which is built on this module
+
+        return {name: found[name] for name in self.lazy if name in found and is_client(found[name])}
 
     def cached(self, value: object) -> dict[str, Any]:
         """The attributes that are caches, by name."""

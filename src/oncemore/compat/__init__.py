@@ -1,0 +1,1 @@
+"""oncemore behind the interfaces of other libraries. Each module needs the library that it is named after."""
