@@ -28,7 +28,9 @@ class Reuse:
 
     def __init__(self) -> None:
         self.times: Counter[str] = Counter()
-        self._spans: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))  # by step: start, end, start, end ...
+        self._spans: defaultdict[str, array[float]] = defaultdict(
+            lambda: array("d")
+        )  # by step: start, end, start, end ...
 
     def __bool__(self) -> bool:
         return bool(self.times)

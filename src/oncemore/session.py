@@ -474,7 +474,9 @@ class Session:
     def reject_unknown_refresh(self) -> None:
         """UsageError if `ONCEMORE_REFRESH` has a name that no step or loop of this process, or of the run so far, has."""
         unknown = self._refresh_environment.names - current.declared
-        if not unknown or not self.resumed:  # in a new run, only the end of the scope can tell: modules may be loaded late
+        if (
+            not unknown or not self.resumed
+        ):  # in a new run, only the end of the scope can tell: modules may be loaded late
             return
         logs = [*(log_of(uid) for uid in self.record.forebears), self.record.log]
         past = [vars(event) for each in logs for event in read_log(self.store, each)]
@@ -641,7 +643,9 @@ class Session:
             self.failed[node.step] += 1
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         message = f"{type(error).__name__}: {error}"
-        event = events.StepFailed(**self._about(node), **reason.fields(), seconds=seconds, error=message, traceback=trace)
+        event = events.StepFailed(
+            **self._about(node), **reason.fields(), seconds=seconds, error=message, traceback=trace
+        )
         try:
             self.entries.append([event])
         except StoreError as problem:

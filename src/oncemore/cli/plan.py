@@ -89,7 +89,10 @@ def _plan_lines(found: Plan) -> list[Part]:
         return [*parts, f"{found.node} would run. Later steps can't be predicted until it has run."]
     if found.trouble:
         return parts[:-1]
-    return [*parts, f"Everything would be reused: {duration(found.seconds_saved)} saved." if rows else "No step would run."]
+    return [
+        *parts,
+        f"Everything would be reused: {duration(found.seconds_saved)} saved." if rows else "No step would run.",
+    ]
 
 
 @click.command(cls=WithScript)

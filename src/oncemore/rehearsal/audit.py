@@ -34,8 +34,8 @@ Progress = Callable[[str, str], object]  # called with a compared node and its d
 class Plan:
     """What a script would do: the steps that would be reused (name, times, seconds saved), and the first that would run.
 
-    `run` is the run that was opened last; `seconds_saved` is the time that all reused calls took on the clock; `took` is how long the step took when it last ran, None if it never ran. `trouble`
-    says how the script itself failed.
+    `run` is the run that was opened last; `seconds_saved` is the time that all reused calls took on the clock; `took` is how
+    long the step took when it last ran, None if it never ran. `trouble` says how the script itself failed.
     """
 
     run: str | None

@@ -23,8 +23,8 @@ from .dry_run import LOOK, DryRun, Look, StepPolicy, Stop, WouldRun
 class Rehearsal(NamedTuple):
     """The result of a dry run of a script.
 
-    `elsewhere` lists the steps reused in processes that the script started, with when and how long they ran; `stop` is the first step that
-    would have run; `end` says why the script ended early, None if it finished or did all that was needed.
+    `elsewhere` lists the steps reused in processes that the script started, with when and how long they ran; `stop` is the first
+    step that would have run; `end` says why the script ended early, None if it finished or did all that was needed.
     """
 
     runs: list[DryRun]

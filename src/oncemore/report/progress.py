@@ -365,10 +365,9 @@ class Report:
 
     def overdue(self) -> str:
         """What is in progress, if nothing has been printed for a while. Each time, the while is twice as long."""
-        if not self._maps and not any(each.running for each in self._steps.values()):
-            if not any(each.begun is not None for each in self._loops.values()):
-                return ""
-        if time.monotonic() - self._last_line < self._pause:
+        running = any(each.running for each in self._steps.values())
+        looping = any(each.begun is not None for each in self._loops.values())
+        if not (self._maps or running or looping) or time.monotonic() - self._last_line < self._pause:
             return ""
         self._last_line, self._pause = time.monotonic(), min(2 * self._pause, _LONGEST_PAUSE)
         return self.now()

@@ -101,7 +101,9 @@ class Lines:
         """Called when something begins or goes on. From the first time on, a thread shows what is in progress."""
         if self._watched is None and not self.broken and os.getpid() == self._process:
             self._watched = threading.Event()
-            self._try(threading.Thread(target=self._watch, args=[self._watched], name="oncemore-lines", daemon=True).start)
+            self._try(
+                threading.Thread(target=self._watch, args=[self._watched], name="oncemore-lines", daemon=True).start
+            )
 
     def _watch(self, ended: threading.Event) -> None:
         looked = time.monotonic()
