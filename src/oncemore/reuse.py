@@ -17,7 +17,7 @@ from .errors import StoreError, log
 from .events import StepReused
 from .keys import reused_of
 from .settings import secret
-from .stores import Store
+from .stores import Bytes, Store
 
 _PROMPT = 100  # hits of a worker that are reported one by one
 _GATHERED = 0.25  # seconds for which it then gathers hits before it reports them
@@ -73,7 +73,7 @@ class Reuse:
         value = dict(self.times), {step: spans.tobytes() for step, spans in self._spans.items()}
         store.commit(put={key: encode(value, {}, key=key, secret=secret()).frames})
 
-    def read(self, key: str, data: bytes | memoryview) -> None:
+    def read(self, key: str, data: Bytes) -> None:
         """Add what was written under this key."""
         times, spans = Decoded(data, key=key, secret=secret()).load()
         self.times.update(times)

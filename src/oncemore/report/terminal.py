@@ -267,7 +267,8 @@ class Notebook(Lines):
         super().__init__(io.StringIO())
         self._ascii = False
         self._lines: list[str] = []
-        self._shown, self._handle = "", None
+        self._shown = ""
+        self._handle: Any = None  # of the output, once it is shown
 
     def _put(self, text: str) -> None:
         self._lines.append(text)
@@ -278,11 +279,9 @@ class Notebook(Lines):
         self._show([*self._lines, *filter(None, now)])
 
     def _show(self, lines: list[str]) -> None:
-        from IPython.display import display
-
         text = "\n".join(lines)
         if self._handle is None:
-            self._handle = display({"text/plain": text}, raw=True, display_id=True)
+            self._handle = loaded("IPython.display").display({"text/plain": text}, raw=True, display_id=True)
         elif text != self._shown:
             self._handle.update({"text/plain": text}, raw=True)
         self._shown = text
