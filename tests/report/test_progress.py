@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 from tests.processes import Script
 from tests.report.test_terminal import live
@@ -29,6 +30,7 @@ def test_without_a_terminal_a_line_says_what_takes_long(script: Script) -> None:
     log = script.folder / "log.txt"
     while not (log.exists() and "longest" in log.read_text(encoding="utf-8")):
         assert running.process.poll() is None
+        time.sleep(0.05)
     (script.folder / "go").touch()
     running.finish(expect=0)
     (line,) = [line for line in log.read_text(encoding="utf-8").splitlines() if "longest" in line]

@@ -27,7 +27,19 @@ _CHECKPOINTS = columns(
     "checkpoint", "name or node", "time", "stored", "pinned", "metadata", numbers=("stored",), text="metadata"
 )
 _UNKNOWN = columns("unknown outcome", "begun", "key")
-_FOR_PROGRAMS = {"seq", "time", "lane", "traceback", "fingerprint", "entry", "snapshot", "behind", "replaces"}
+_FOR_PROGRAMS = {
+    "seq",
+    "scope",
+    "elsewhere",
+    "time",
+    "lane",
+    "traceback",
+    "fingerprint",
+    "entry",
+    "snapshot",
+    "behind",
+    "replaces",
+}
 
 
 def _since(text: str) -> datetime:
