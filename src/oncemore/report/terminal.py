@@ -298,7 +298,8 @@ class ScriptStream:
         self._whole_line = text.endswith("\n")
         if _terminal is not None:
             _terminal.clear(whole_line=self._whole_line)
-        return self.__wrapped__.write(text)  # type: ignore[no-any-return]
+        count: int = self.__wrapped__.write(text)
+        return count
 
     def flush(self) -> None:
         if _terminal is not None:
