@@ -81,7 +81,6 @@ def test_time_saved_is_time_on_the_clock(store: str) -> None:
             run.map(slow, [1, 2, 3, 4], concurrency=4)
             outer(5)
             slow(5)
-            assert not run.reused or run.summary().total.seconds_saved == pytest.approx(run.seconds_saved + before)
         return run
 
     began = time.time()
@@ -91,7 +90,7 @@ def test_time_saved_is_time_on_the_clock(store: str) -> None:
     total = run.summary().total
     assert total.ran == 6 and total.reused == 7
     assert 0.08 < run.seconds_saved < took
-    assert total.seconds_saved == pytest.approx(run.seconds_saved + before)
+    assert total.seconds_saved == pytest.approx(run.seconds_saved + before, abs=1e-5)
     events = [event for event in run.events() if isinstance(event, StepReused)][-2:]
     assert sum(event.seconds_saved - event.elsewhere for event in events) == pytest.approx(run.seconds_saved, abs=1e-5)
 
