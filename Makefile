@@ -43,7 +43,7 @@ docs:  ## the documentation as a site, in build/site; a warning is an error
 captures:  ## run the sessions that README shows, and put what a terminal shows into it
 	@$(PYTHON) -m tests.everywhere captures
 
-demo:  ## a pipeline that fails at its fourth step and is started again
+demo:  ## a pipeline that fails at its fourth step and is started again; then commands to paste
 	@python="$$($(PYTHON) -m tests.everywhere demo-python)" && "$$python" examples/demo.py
 
 bench:  ## oncemore beside its peers and the limits, into docs/performance.md (QUICK=1: two minutes; ARGS="calls store.hit": only these)

@@ -1,4 +1,4 @@
-"""`make demo`: pipeline.py fails at its fourth step, runs again, and shows what it reused.
+"""`make demo`: pipeline.py fails at its fourth step, is started again, and reuses what is done.
 
 The failure is real: step 4 requests exchange rates from a small local service, which isn't running yet on the first run.
 The pipeline doesn't know that it is part of a demo.
@@ -9,19 +9,20 @@ from __future__ import annotations
 import http.server
 import json
 import os
-import re
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+
+from oncemore import History
 
 HERE = Path(__file__).resolve().parent
 PLACE = HERE / ".demo"
@@ -35,26 +36,41 @@ def main() -> int:
     port = free_port()
 
     heading("First run: the exchange rate service isn't running yet")
-    code, first, seconds = run_pipeline(port)
-    if code == 0 or through(first) != STEPS[:3]:
-        return trouble("the first run should have failed at its fourth step")
-    print(f"\n  failed at step 4 of 5, after {seconds:.1f} s")
+    code, ran, _ = run_pipeline(port)
+    if code == 0 or ran != STEPS[:3]:
+        return trouble(f"the first run should have failed at its fourth step, but ran {ran}")
 
     heading("Second run, same command: the service is running now")
     with rate_service(port):
-        code, second, again = run_pipeline(port)
-    ran, reused = counted(second, "ran:"), counted(second, "reused:")
+        code, ran, reused = run_pipeline(port)
     if code != 0:
         return trouble("the second run should have succeeded")
-    if reused != STEPS[:3] or ran != STEPS[3:]:
+    if (ran, reused) != (STEPS[3:], STEPS[:3]):
         return trouble(f"the second run should have run only {STEPS[3:]}, but ran {ran}")
 
-    heading("What happened")
-    print(f"  {'step':<12}{'first run':<14}second run")
-    for step, before, after in zip(STEPS, ["ran"] * 3 + ["failed", ""], ["reused"] * 3 + ["ran"] * 2, strict=True):
-        print(f"  {step:<12}{before:<14}{after}")
-    print(f"  {'':<12}{f'{seconds:.1f} s':<14}{again:.1f} s")
+    python, command = Path(sys.executable), Path(sys.executable).with_name("oncemore")
+    heading("Now you: paste these here")
+    print(
+        f"""\
+# What happened, and why a step ran
+{shown(command)} show churn-nov --store {shown(PLACE / ".oncemore")}
+{shown(command)} why churn-nov train --store {shown(PLACE / ".oncemore")}
+
+# Go back to before `features` and run again: it and `train` run, and `train`
+# fails, because the exchange rate service has stopped
+{shown(command)} rollback churn-nov --before features --store {shown(PLACE / ".oncemore")}
+(cd {shown(PLACE)} && {shown(python, PLACE)} ../pipeline.py orders.csv)
+
+Next, edit {shown(HERE / "pipeline.py")}: change a comment, and nothing runs again; change
+`clean`, and it runs again with all that uses its result. The tutorial,
+{shown(HERE.parent / "docs" / "tutorial.md")}, takes ten minutes."""
+    )
     return 0
+
+
+def shown(path: Path, start: Path | None = None) -> str:
+    """A path as one types it in the current folder, or in `start`."""
+    return shlex.quote(os.path.relpath(path, start or Path.cwd()))
 
 
 def write_orders(path: Path, orders: int = 300_000, customers: int = 6_000) -> None:
@@ -74,37 +90,42 @@ def write_orders(path: Path, orders: int = 300_000, customers: int = 6_000) -> N
     pd.concat([frame, frame.sample(3_000, random_state=7)]).to_csv(path, index=False)
 
 
-def run_pipeline(port: int) -> tuple[int, list[str], float]:
-    """Run the pipeline as a user would, show its output, and return exit code, lines and seconds."""
-    env = {**os.environ, "no_proxy": "127.0.0.1", "RATES": f"http://127.0.0.1:{port}/rates.json"}
-    command = [sys.executable, "../pipeline.py", "orders.csv"]
-    print("  $ python ../pipeline.py orders.csv", flush=True)
-    start, lines = time.perf_counter(), []
+def run_pipeline(port: int) -> tuple[int, list[str], list[str]]:
+    """Run the pipeline as a user would and show what it prints; returns its exit code, and the steps that ran and were reused.
+
+    Of a traceback, only the last line is shown.
+    """
+    env = {**os.environ, "no_proxy": "127.0.0.1", "RATES": f"http://127.0.0.1:{port}/rates.json", "ONCEMORE_LOG": "on"}
+    env["PYTHONIOENCODING"] = "utf-8"
+    print("$ python ../pipeline.py orders.csv", flush=True)
+    before, held = totals(), list[str]()
     with subprocess.Popen(
-        command, cwd=PLACE, env=env, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "../pipeline.py", "orders.csv"],
+        cwd=PLACE,
+        env=env,
+        encoding="utf-8",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     ) as process:
         assert process.stdout
-        assert process.stderr
         for line in process.stdout:
-            print(line, end="", flush=True)
-            lines.append(line)
-        errors = process.stderr.read()
-    if process.returncode:
-        print(f"  {errors.strip().splitlines()[-1]}" if errors.strip() else "", flush=True)
-    elif errors:
-        print(errors, end="")
-    return process.returncode, lines, time.perf_counter() - start
+            if held or line.startswith("Traceback"):
+                held.append(line)
+            else:
+                print(line, end="", flush=True)
+    if held:
+        print(f"Traceback ... {held[-1]}", end="")
+    after = totals()
+    ran = [step for step in STEPS if after[step][0] > before[step][0]]
+    return process.returncode, ran, [step for step in STEPS if after[step][1] > before[step][1]]
 
 
-def through(lines: list[str]) -> list[str]:
-    """The completed steps: after each, the pipeline prints the time and the step's name."""
-    return [match[1] for line in lines if (match := re.match(r" +[\d.]+ s +(\w+)", line))]
-
-
-def counted(lines: list[str], label: str) -> list[str]:
-    """The steps on the line that starts with `label`, in pipeline order."""
-    words = [word.rpartition(".")[2] for line in lines if line.startswith(label) for word in line.split()[1:]]
-    return [step for step in STEPS if step in words]
+def totals() -> dict[str, tuple[int, int]]:
+    """How often each step ran and was reused so far."""
+    store = PLACE / ".oncemore"
+    known = History(store).run("churn-nov").summary().steps if store.exists() else ()
+    return {**dict.fromkeys(STEPS, (0, 0)), **{each.step: (each.ran, each.reused) for each in known}}
 
 
 @contextmanager

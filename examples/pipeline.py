@@ -8,7 +8,6 @@ If it stops halfway, for whatever reason, run it once more: what is done stays d
 import json
 import os
 import sys
-import time
 from urllib.request import urlopen
 
 import numpy as np
@@ -60,24 +59,11 @@ def report(risk, table):
 
 
 def main(path):
-    def done(step, what):
-        print(f"  {time.perf_counter() - start:5.1f} s  {step:<9} {what}", flush=True)
-
-    start = time.perf_counter()
-    with checkpoint_scope("churn-nov", store="./.oncemore") as run:
-        raw = load(path)
-        done("load", f"{len(raw):,} orders read")
-        orders = clean(raw)
-        done("clean", f"{len(orders):,} of them usable")
+    with checkpoint_scope("churn-nov", store="./.oncemore"):
+        orders = clean(load(path))
         table = features(orders, today=pd.Timestamp("2025-11-30"))
-        done("features", f"{len(table):,} customers described")
-        risk = train(table)
-        done("train", f"risk of leaving: {risk.mean():.0%} on average")
-        names = report(risk, table)
-        done("report", "written:")
+        names = report(train(table), table)
     print(names.to_string())
-    print("ran:   ", *run.ran)
-    print("reused:", *run.reused)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ TEST = ["--editable", ".[test]"]
 FULL = ["--editable", ".[test,libraries]"]
 LINT = ["--editable", ".[lint]"]
 DOCS = ["--editable", ".[docs]"]
-DEMO = ["--editable", ".", "numpy", "pandas"]
+DEMO = ["--editable", ".[cli]", "numpy", "pandas"]
 BENCH = ["--editable", ".", "joblib", "numpy", "pandas"]
 # What builds the wheel and runs tests beside it: neither numpy nor any other library that the package does not require.
 WHEEL = ["hatchling>=1.26", "hypothesis>=6.100", "pytest>=9.0", "pytest-xdist>=3.6"]

@@ -21,7 +21,7 @@ LAYERS: dict[str, set[str]] = {
     "codec and stores": {"codec", "stores", "files", "flight", "keys"},
     "identity and surroundings": {"identity", "surroundings"},
     "entries and records": {
-        *("records", "node", "copies", "entries", "effects_once"),
+        *("records", "node", "copies", "entries", "effects_once", "reuse"),
         *("history.timeline", "history.summary", "history.explain"),
     },
     "scope, call and step": {

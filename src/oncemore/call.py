@@ -492,7 +492,7 @@ class Definition:
         """Skip the step: restore its effects, so that everything is as if it had run, and return its value."""
         entry, value, _, context = found
         run, again = call.run, self.repeated(call, entry) if context is not None else set[str]()
-        run.count_reuse(self.name, call.node.key, entry.seconds)
+        run.count_reuse(self.name, call.node.key, entry.time, entry.seconds)
         if entry.key == call.node.intent:
             effects_once.warn_performed(run, call.node, entry, call.why or self.compare(call).text)
         if entry.read_files or self.identity.inputs:
@@ -591,7 +591,7 @@ class Definition:
                     yield Pause(tries.wait)
                 except BaseException:
                     if run.report is not None:
-                        run.report.interrupted(node.step, 0.0)
+                        run.report.interrupted(node, 0.0)
                     raise
         finally:
             tries.end(run)
@@ -654,7 +654,7 @@ class Definition:
                     elapsed = time.perf_counter() - started
                     if not isinstance(error, Exception) or isinstance(error, RunPaused):
                         if run.report is not None:
-                            run.report.interrupted(node.step, elapsed, paused=isinstance(error, RunPaused))
+                            run.report.interrupted(node, elapsed, paused=isinstance(error, RunPaused))
                         raise
                     failure = error
             finally:

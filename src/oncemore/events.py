@@ -117,11 +117,17 @@ class RunPaused(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StepEvent(Event):
-    """An event about one node of a step. `fingerprint` consists of the digests of its arguments and its code."""
+    """An event about one node of a step. `fingerprint` consists of the digests of its arguments and its code.
+
+    `scope`: in a worker, the mark of the scope that it works for.
+    """
+
+    rare = frozenset({"scope"})
 
     step: str
     node: str
     fingerprint: str
+    scope: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +144,7 @@ class StepCompleted(StepEvent):
     earlier. `replaces`: the node had a checkpoint before.
     """
 
-    rare = frozenset({"behind", "changes", "compared_with", "replaces"})
+    rare = StepEvent.rare | {"behind", "changes", "compared_with", "replaces"}
 
     reason: str
     seconds: float
@@ -156,7 +162,7 @@ class StepCompleted(StepEvent):
 class StepFailed(StepEvent):
     """A step raised an exception; it runs again next time."""
 
-    rare = frozenset({"changes", "compared_with"})
+    rare = StepEvent.rare | {"changes", "compared_with"}
 
     reason: str
     seconds: float
@@ -191,7 +197,7 @@ class StepRetried(StepEvent):
 class StepNotKept(StepEvent):
     """A step completed, but its result could not be saved: `reason` says why."""
 
-    rare = frozenset({"changes", "compared_with"})
+    rare = StepEvent.rare | {"changes", "compared_with"}
 
     reason: str
     seconds: float
@@ -222,7 +228,7 @@ class StepForgotten(StepEvent):
     `everywhere`: also from what rollbacks can bring back, so that undoing one does not restore it.
     """
 
-    rare = frozenset({"everywhere"})
+    rare = StepEvent.rare | {"everywhere"}
 
     entry: str
     everywhere: bool = False
@@ -240,11 +246,18 @@ class StepAdopted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StepReused(Event):
-    """How often a step was skipped in a scope. Written when the scope ends."""
+    """How often a step was skipped in a scope. Written when the scope ends.
+
+    `seconds_saved` is the time on the clock that the skipped calls had taken; `elsewhere` is how much of it counts for other
+    steps, which ran at the same time or were called by one another.
+    """
+
+    rare = frozenset({"elsewhere"})
 
     step: str
     times: int
     seconds_saved: float
+    elsewhere: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -185,7 +185,7 @@ def _relay(body: Any, recording: _Recording | None) -> ItemPath:
 def _replay(step: Definition, call: Call, entry: Decoded, context: CallContext) -> ItemPath:
     """Yield the recorded items, and restore the effects of each."""
     again = step.repeated(call, entry)
-    call.run.count_reuse(step.name, call.node.key, entry.seconds)
+    call.run.count_reuse(step.name, call.node.key, entry.time, entry.seconds)
     step.check_files(call, entry)
     applied(call.run, entry.key)
     depend(call.run, entry.meta.get("reads", ()))

@@ -103,6 +103,11 @@ def counters_of(owner: str) -> str:
     return f"calls/{owner}/"
 
 
+def reused_of(owner: str) -> str:
+    """What workers reused, by the mark of the scope that they work for, until it is written as events."""
+    return f"reused/{owner}/"
+
+
 def items_of(owner: str) -> str:
     """Chunks of generators' items."""
     return f"{ITEMS}{owner}/"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial
 from itertools import chain, islice, takewhile
@@ -48,27 +48,37 @@ def loop(run: Session, name: str, items: Iterable[Any], every: Every, body: Fram
     snapshots = _Snapshots(run, name, items, enclosing, body)
     rest = snapshots.resume(items)
     seen = first = snapshots.prefix.count
-    for index, item in enumerate(rest, first):
-        if index == first:
-            run.will_run_without_node(
-                name,
-                f"a loop that continues after {first} items" if first else "a loop that starts from its first item",
-            )
-        snapshots.prefix.add(item)  # now: the body may change it
-        _enclosing.set((*enclosing, f"{name}={index}"))
-        record(*snapshots.begin.recorders)
-        try:
-            with nullcontext() if run.report is None else run.report.iteration(name, index + 1, length_hint(items)):
+    with _progress_line(run, name, first, items, snapshots.spans) as begin_item:
+        for index, item in enumerate(rest, first):
+            if index == first:
+                run.will_run_without_node(
+                    name,
+                    f"a loop that continues after {first} items" if first else "a loop that starts from its first item",
+                )
+            snapshots.prefix.add(item)  # now: the body may change it
+            _enclosing.set((*enclosing, f"{name}={index}"))
+            record(*snapshots.begin.recorders)
+            try:
+                begin_item(index + 1)
                 yield item
-        finally:
-            stop(*snapshots.begin.recorders)
-            _enclosing.set(enclosing)
-        seen = index + 1
-        if due(seen) and snapshots.cheap:
-            snapshots.save(done=False)
-    if seen > first or not snapshots.complete:
-        snapshots.save(done=True)
-    run.loops[snapshots.path] = None
+            finally:
+                stop(*snapshots.begin.recorders)
+                _enclosing.set(enclosing)
+            seen = index + 1
+            if due(seen) and snapshots.cheap:
+                snapshots.save(done=False)
+        if seen > first or not snapshots.complete:
+            snapshots.save(done=True)
+        run.loops[snapshots.path] = None
+
+
+def _progress_line(
+    run: Session, name: str, first: int, items: Iterable[Any], spans: Sequence[tuple[float, float]]
+) -> AbstractContextManager[Callable[[int], None]]:
+    """The loop's progress line: a context around it, whose value is called with the number of each item."""
+    if run.report is None:
+        return nullcontext(lambda number: None)
+    return run.report.loop(name, first, length_hint(items), sum(end - start for start, end in spans))
 
 
 class _Due:
@@ -223,6 +233,8 @@ class _Snapshots:
         self._last = ""  # key of the snapshot that the next one replaces
         self._others: list[_Snapshot] = []
         self._refreshed: list[str] = []  # refreshed loops: keys of the snapshots that the first new one replaces
+        self.spans: list[tuple[float, float]] = []  # when earlier scopes iterated over the items before `first`
+        self._began = time.time()
         self._saved_at = self._save_seconds = 0.0  # of the last snapshot; 0 seconds if it was small
 
     # -- resuming
@@ -335,9 +347,9 @@ class _Snapshots:
         stop(*begin.recorders)
         self.prefix, self.complete = _Prefix(*entry.meta["prefix"]), chosen.done
         self._last = "" if chosen.done else chosen.key
-        run.reused[self._name] += chosen.seen
-        if run.report is not None and chosen.seen:
-            run.report.reused(self._name, 0, chosen.seen)
+        self.spans = [(start, end) for start, end in entry.meta.get("spans", ())]
+        if chosen.seen:
+            run.count_iterations(self._name, chosen.seen, self.spans)
         return True
 
     def _start_over(self, name: str) -> bool:
@@ -376,7 +388,8 @@ class _Snapshots:
         """Write a snapshot of what the iterations have changed so far; `done` after the last one."""
         run, begin, seen, started = self._run, self.begin, self.prefix.count, time.perf_counter()
         roots: list[tuple[str, str, str]] = []
-        meta = {"seen": seen, "done": done, "prefix": self.prefix.to_json(), "roots": roots}
+        spans = [*self.spans, (self._began, time.time())]
+        meta = {"seen": seen, "done": done, "prefix": self.prefix.to_json(), "roots": roots, "spans": spans}
         kind = f"{seen}.{self.prefix.whole}.{self._items}.{'done' if done else ''}"
         listed = {root[:2]: root for root in begin.roots.listed}
 
@@ -401,6 +414,7 @@ class _Snapshots:
             except CodecError:
                 begin.variables.without_refused(value["variables"], named)
                 self._last, size = write()
+            run.notify(event)
             begin.saved, self._refreshed = True, []
             if done:
                 self._last = ""

@@ -18,6 +18,7 @@ from .keys import log_of
 from .loop import Every, loop
 from .map import OnError, Results, call_with, map_items
 from .records import Record, read_log
+from .reuse import Inbox
 from .session import Session
 from .stores import Store
 from .surroundings.rng import put_back
@@ -83,15 +84,16 @@ class RunView:
         return why(self.store, self.id, [event for log in logs for event in read_log(self.store, log)], node)
 
     def _unwritten(self) -> Iterable[Event]:
-        """Events of the scope open here that are only written when it ends."""
-        return ()
+        """Events of open scopes that are only written when they end."""
+        reported = Inbox(self.store, self._record().uid).take()
+        return [event for reuse in reported.values() for event in reuse.events()]
 
 
 class Run(RunView):
     """One resumable history. Made by `checkpoint_scope`.
 
     `state` is a mapping that steps may read and change; a resumed run rebuilds it step by step. `ran`, `reused` and
-    `failed` count what happened in this scope, by step.
+    `failed` count what happened in this scope, by step: in this process, and once the scope has ended, in its workers, too.
     """
 
     def __init__(self, session: Session) -> None:
@@ -121,7 +123,7 @@ class Run(RunView):
 
     @property
     def seconds_saved(self) -> float:
-        """How many seconds the steps reused in this scope took when they ran."""
+        """The time that the steps reused in this scope took on the clock when they ran. Calls that overlapped count once."""
         return self._session.seconds_saved
 
     def on(self, kind: type[E], callback: Callable[[E], object]) -> None:
@@ -314,7 +316,7 @@ class Run(RunView):
         session.applied.clear()
 
     def _unwritten(self) -> Iterable[Event]:
-        return self._session.unwritten()
+        return [*self._session.unwritten(), *super()._unwritten()]
 
 
 Session.public = Run

@@ -106,9 +106,14 @@ class checkpoint_scope:
             store = open_store(default_target() if self._store is None else self._store)
             store = keyed(store, writing=current.rehearsal is None, strict=self._options["strict"], run_id=run_id)
         run = _new_session(run_id, store, **self._options).open()
-        wanted = asked is not None or is_terminal(sys.stderr)
+        try:
+            run.reject_unknown_refresh()
+        except UsageError as error:
+            _close(run, error)
+            raise
+        wanted = asked is not None or is_terminal(sys.stderr) or loaded("ipykernel") is not None
         if wanted and not self._quiet and current.rehearsal is None:
-            from .report.terminal import open_report
+            from .report.progress import open_report
 
             found = self._store is None and default_target() == default_target(os.getcwd())  # by commands typed here
             run.report = open_report(run, asked, origin=origin, default=found)

@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,9 +24,10 @@ from .history.timeline import count
 from .identity import Packages, check_packages
 from .identity.calls import Variants
 from .identity.values import digest
-from .keys import SHARED, alive_key, counters_of
+from .keys import SHARED, alive_key, counters_of, log_of, reused_of
 from .node import ASKED, CheckpointData, Node, group_of
-from .records import Opened, Record, Reference, ending, open_run
+from .records import Opened, Record, Reference, ending, open_run, read_log
+from .reuse import Inbox, Outbox, Reuse
 from .settings import Refresh, disabled, refresh_from_environment
 from .stores import Store
 from .surroundings.inputs import OBSERVED
@@ -39,7 +40,7 @@ from .surroundings.state import State
 
 if TYPE_CHECKING:
     from .history.named import SeenCheckpoints
-    from .report.terminal import Report
+    from .report.progress import Report
     from .retention import Policy
     from .run import Run
 
@@ -52,13 +53,13 @@ _STARTED_AFTER = 0.5  # seconds; a step that ends sooner leaves one event instea
 class RunningStep:
     """A step that is being computed: when and where it started."""
 
-    __slots__ = ("lane", "node", "time")
+    __slots__ = ("about", "lane", "time")
 
-    def __init__(self, node: Node) -> None:
-        self.node, self.time, self.lane = node, time.time(), events.lane()
+    def __init__(self, about: dict[str, Any]) -> None:
+        self.about, self.time, self.lane = about, time.time(), events.lane()
 
     def event(self) -> events.StepStarted:
-        return events.StepStarted(**self.node.about(), time=self.time, lane=self.lane)
+        return events.StepStarted(**self.about, time=self.time, lane=self.lane)
 
 
 # Rewrites the path to something that can't be pickled, if result and effects were pickled together: `the result[0]...` is
@@ -81,12 +82,12 @@ class StartNotifier:
         self._owner = 0  # the process that has the thread; a forked child needs its own
         self._stopped = threading.Event()
 
-    def begin(self, node: Node) -> RunningStep:
+    def begin(self, about: dict[str, Any]) -> RunningStep:
         if self._owner != os.getpid():
             self._owner, self._running, self._stopped = os.getpid(), {}, threading.Event()
             watched = self._running, self._stopped
             threading.Thread(target=self._watch, args=watched, name="oncemore-started", daemon=True).start()
-        step = RunningStep(node)
+        step = RunningStep(about)
         self._running[id(step)] = step
         return step
 
@@ -106,6 +107,56 @@ class StartNotifier:
                         self._write(step.event())
                     except StoreError:
                         pass  # recording the step will report the problem
+
+
+class Workers:
+    """What the workers of a scope have done so far, as seen from the process that opened it. `look` reads what is new."""
+
+    def __init__(self, run: Session) -> None:
+        self._run, self._since = run, run.record.counted
+        self._lock = threading.Lock()
+        self._inbox, self._others = Inbox(run.store, run.entries.owner), dict[str, Reuse]()
+        self.ran, self.failed, self.reuse = Counter[str](), Counter[str](), Reuse()
+
+    def look(self) -> None:
+        """Count what the workers did since the last look, and show it in the report."""
+        run, report = self._run, self._run.report
+        with self._lock:
+            try:
+                for event in read_log(run.store, run.record.log, self._since):
+                    self._since = event.seq
+                    if isinstance(event, events.StepEvent) and event.scope == run.attempt:
+                        if isinstance(event, (events.StepCompleted, events.StepNotKept)):
+                            self.ran[event.step] += 1
+                        elif isinstance(event, events.StepFailed):
+                            self.failed[event.step] += 1
+                        if report is not None:
+                            report.notify(event)
+                new = self._inbox.take(lambda scope: scope == run.attempt).get(run.attempt, Reuse())
+            except StoreError as error:
+                log("run %s: what its workers did cannot be read: %s", run.id, error)
+                return
+            self.reuse.update(new)
+            if report is not None:
+                report.reused_by_workers(new)
+
+    @property
+    def reported(self) -> list[str]:
+        """The keys of what they reported to have reused, to be deleted once it is written as events."""
+        return self._inbox.keys
+
+    def left_over(self) -> list[Event]:
+        """What was reported to scopes that ended before they could write it as events."""
+        run = self._run
+
+        def is_over(scope: str) -> bool:
+            return scope != run.attempt and not records.alive(run.store, run.record, scope)
+
+        try:
+            found = self._inbox.take(is_over)
+        except StoreError:
+            return []
+        return [event for reuse in found.values() for event in reuse.events()]
 
 
 class Session:
@@ -142,9 +193,10 @@ class Session:
         self.joined = False  # whether this is a worker in another process's scope
         self.disabled = disabled()
         self.ran: Counter[str] = Counter()
-        self.reused: Counter[str] = Counter()
+        self.reuse = Reuse()
         self.failed: Counter[str] = Counter()
-        self._saved: defaultdict[str, float] = defaultdict(float)
+        self._outbox: Outbox | None = None  # in a worker
+        self._workers: Workers | None = None  # once other processes may take part
         self._refresh_here = Refresh(
             refresh is True,
             frozenset(() if isinstance(refresh, bool) else [refresh] if isinstance(refresh, str) else refresh),
@@ -215,11 +267,36 @@ class Session:
                 self._ordinals.pop(call, None)  # only now: they would be lost with a store that fails
         except StoreError as error:
             warn(f"run {self.id}: identical calls are numbered in each process separately: {error}")
+        if self.report is not None:
+            self.report.lines.changed()  # workers may be all that there is to see
         inputs = OBSERVED if self.observes else None
         refresh = self._refresh_here.everything or tuple(sorted(self._refresh_here.names))
         packages: Packages = "compare" if self.compares_versions else "record"
         state = self.state.sent()
         return Reference(self.id, self.store.url, self.strict, self.attempt, state, inputs, refresh, packages)
+
+    # -- workers
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether this process works for a scope that another one has opened: it joined it, or was forked from it."""
+        return bool(self.attempt) and (self.joined or self.pid != os.getpid())
+
+    def _about(self, node: Node) -> dict[str, Any]:
+        """The fields of an event about a node."""
+        return {**node.about(), "scope": self.attempt} if self.is_worker else node.about()
+
+    def _report_reuse(self, step: str, ended: float, seconds: float) -> None:
+        if self._outbox is None or self._outbox.process != os.getpid():
+            self._outbox = Outbox(self.store, f"{reused_of(self.entries.owner)}{self.attempt}/")
+        self._outbox.add(step, ended, seconds)
+
+    @property
+    def workers(self) -> Workers | None:
+        """What the workers of this scope do; None if there are none."""
+        if self._workers is None and self.distributed and not self.is_worker:
+            self._workers = Workers(self)
+        return self._workers
 
     # -- opening and leaving
 
@@ -231,6 +308,8 @@ class Session:
         self.use(self._opened.record)
         self.state.update(self._opened.record.state)
         self.joined = not announce
+        if self.joined:
+            self._outbox = Outbox(self.store, f"{reused_of(self.entries.owner)}{self.attempt}/")
         if not self.disabled:
             current.engage(self)
             if announce:
@@ -263,7 +342,13 @@ class Session:
         if self.snapshots.lacking:
             self._save_final_state()
         self.retain(every=1)
-        last = [*self.unwritten(), ending(error)]
+        workers = self.workers
+        if workers is not None:
+            workers.look()
+            self.ran.update(workers.ran)
+            self.failed.update(workers.failed)
+            self.reuse.update(workers.reuse)
+        last = [*self.unwritten(), *([] if workers is None else workers.left_over()), ending(error)]
 
         def end(record: Record) -> list[Event]:
             count(self.store, record)
@@ -273,7 +358,7 @@ class Session:
             return last
 
         try:
-            records.change(self.store, self.id, end)
+            records.change(self.store, self.id, end, delete=() if workers is None else workers.reported)
             self._reuse_written = True
             for event in last:
                 self.notify(event)
@@ -334,16 +419,17 @@ class Session:
         self._listeners.append((kind, callback))
 
     @property
+    def reused(self) -> Counter[str]:
+        return self.reuse.times
+
+    @property
     def seconds_saved(self) -> float:
-        """How many seconds the steps reused in this scope took when they ran."""
-        return sum(self._saved.values())
+        """The time that the steps reused in this scope took on the clock when they ran."""
+        return self.reuse.seconds()
 
     def unwritten(self) -> Iterable[Event]:
         """Events of reuse, one per step, which are written when the scope ends."""
-        return [
-            events.StepReused(step=step, times=times, seconds_saved=self._saved[step])
-            for step, times in sorted(self.reused.items() if not self._reuse_written else ())
-        ]
+        return [] if self._reuse_written else self.reuse.events()
 
     # -- nodes
 
@@ -395,29 +481,47 @@ class Session:
         by_scope = node.step in here.names or (here.everything and node.step not in environment.names)
         return ASKED[0] if by_scope else ASKED[1]
 
+    def reject_unknown_refresh(self) -> None:
+        """UsageError if `ONCEMORE_REFRESH` has a name that no step or loop of this process, or of the run so far, has."""
+        unknown = self._refresh_environment.names - current.declared
+        if not unknown or not self.resumed:  # in a new run, modules may be loaded late: only its end can tell
+            return
+        logs = [*(log_of(uid) for uid in self.record.forebears), self.record.log]
+        past = [vars(event) for each in logs for event in read_log(self.store, each)]
+        known = current.declared | {str(fields[name]) for fields in past for name in ("step", "loop") if name in fields}
+        if unknown - known:
+            name = min(unknown - known)
+            raise UsageError(_unknown_refresh(f"ONCEMORE_REFRESH={name}", name, known))
+
     def _warn_unknown_refresh(self) -> None:
         """Warn about names to refresh that no step, loop or block has. Only now: modules may be loaded late."""
-        here, environment = self._refresh_here.names, self._refresh_environment.names
-        for name in sorted((here | environment) - current.declared):
+        environment = set() if self.resumed else self._refresh_environment.names  # see `reject_unknown_refresh`
+        for name in sorted((self._refresh_here.names | environment) - current.declared):
             where = f"ONCEMORE_REFRESH={name}" if name in environment else f"refresh=[{name!r}]"
-            known = f"Known are {', '.join(sorted(current.declared))}, and all" if current.declared else "There is none"
-            hint = did_you_mean(name, current.declared)
-            warn(f"{where}: no step or loop has this name.{hint} {known}")
+            warn(_unknown_refresh(where, name, current.declared))
+
+    def count_iterations(self, loop: str, number: int, spans: Iterable[tuple[float, float]]) -> None:
+        """A resumed loop does not repeat its first items, which earlier scopes have iterated over then."""
+        with self.group.lock:
+            for start, end in spans:
+                self.reuse.add(loop, end, end - start, times=0)
+            self.reuse.times[loop] += number
 
     def count_run(self, node: Node) -> None:
         with self.group.lock:  # `+=` is not atomic
             self.ran[node.step] += 1
 
-    def count_reuse(self, step: str, key: str, seconds: float) -> None:
+    def count_reuse(self, step: str, key: str, ended: float, seconds: float) -> None:
         self.used_nodes.add(key)
         self.last[step] = key
         if key.startswith(SHARED):
             self.shared.mark_used(step)
         with self.group.lock:
-            self.reused[step] += 1
-            self._saved[step] += seconds
+            self.reuse.add(step, ended, seconds)
         if self.report is not None:
-            self.report.reused(step, seconds)
+            self.report.reused(step, ended, seconds)
+        if self.is_worker:
+            self._report_reuse(step, ended, seconds)
 
     def will_run(self, node: Node, why: str, *, once: bool) -> None:
         """A step is about to run. A dry run stops the script here."""
@@ -434,7 +538,7 @@ class Session:
         return f"{len(steps)} step{'s' * (len(steps) > 1)} could not be saved: {', '.join(steps)}"
 
     def begin(self, node: Node) -> RunningStep:
-        running = self.started.begin(node)
+        running = self.started.begin(self._about(node))
         if self._listeners or logger.isEnabledFor(logging.DEBUG):
             self.notify(running.event())
         return running
@@ -504,7 +608,7 @@ class Session:
             if unseeded is not None and not unseeded.written:
                 data.opening, unseeded.written = self.entries.encode_opening(unseeded.states), True
             fields = {
-                **node.about(),
+                **self._about(node),
                 **reason.fields(),
                 "seconds": seconds,
                 "snapshot": snapshot.key,
@@ -540,7 +644,7 @@ class Session:
         self.count_run(node)
         self.unkept.setdefault(node.step, why)
         warn(f"step {node.step}: the result was not saved: {why}")
-        event = events.StepNotKept(**node.about(), reason=why, seconds=seconds)
+        event = events.StepNotKept(**self._about(node), reason=why, seconds=seconds)
         try:
             self.entries.append([event])
         except StoreError:
@@ -566,7 +670,9 @@ class Session:
             self.failed[node.step] += 1
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         message = f"{type(error).__name__}: {error}"
-        event = events.StepFailed(**node.about(), **reason.fields(), seconds=seconds, error=message, traceback=trace)
+        event = events.StepFailed(
+            **self._about(node), **reason.fields(), seconds=seconds, error=message, traceback=trace
+        )
         self.record_event(event)
 
     def record_event(self, event: Event) -> None:
@@ -576,6 +682,11 @@ class Session:
         except StoreError as problem:
             warn(f"run {self.id}: {type(event).__name__} could not be written: {problem}")
         self.notify(event)
+
+
+def _unknown_refresh(where: str, name: str, known: Collection[str]) -> str:
+    names = f"Known are {', '.join(sorted(known))}, and all" if known else "There is none"
+    return f"{where}: no step or loop has this name.{did_you_mean(name, known)} {names}"
 
 
 def shared_only(run: Session) -> Session:

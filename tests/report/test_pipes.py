@@ -168,7 +168,7 @@ def test_a_result_that_is_not_kept_is_told_in_two_words(script: Script) -> None:
     assert "✓" not in done.err
 
 
-def test_a_loop_that_goes_on_says_after_how_many_items(script: Script) -> None:
+def test_a_loop_says_where_it_continued_and_where_it_was_left(script: Script) -> None:
     source = """
         import sys
         from oncemore import checkpoint_scope
@@ -177,9 +177,11 @@ def test_a_loop_that_goes_on_says_after_how_many_items(script: Script) -> None:
                 if n == 7 and len(sys.argv) < 2:
                     break
     """
-    script(source, env={"ONCEMORE_LOG": "stderr"})
-    told = script(source, "on", env={"ONCEMORE_LOG": "stderr"}).err.splitlines()
-    assert told[1].startswith("  epochs    6 reused")
+    env = {"ONCEMORE_LOG": "stderr"}
+    first, second, third = (timeless(script(source, *how, env=env).err.splitlines()) for how in ([], ["on"], ["on"]))
+    assert first[1:] == ["  epochs    8/10 T  snapshot at 6"]
+    assert second[1:] == ["  epochs    continued at 7 of 10 T saved", "  epochs    10/10 T", "✓ T saved"]
+    assert third[1:] == ["  epochs    10/10 reused T saved", "✓ T saved"]
 
 
 BROKEN = """

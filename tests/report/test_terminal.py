@@ -139,7 +139,7 @@ def test_a_burst_is_shown_in_full_while_the_script_goes_on(script: Script) -> No
     """
     terminal = Terminal([sys.executable, str(script.write(source))], script.folder)
     terminal.until("50 ran")
-    assert timeless(terminal.lines)[-1] == "  fetch     50 ran T"
+    assert terminal.lines[-1] == "  fetch     50 ran"
     terminal.process.sendline("")
     terminal.end()
 
@@ -179,7 +179,8 @@ def test_the_live_line_shows_what_is_running_and_for_how_long(script: Script) ->
 
 def test_the_live_line_shows_the_turn_of_a_loop(script: Script) -> None:
     source = STEP.format(body="pass", before='for n in run.loop("epochs", [5, 6, 7]): n == 6 and wait()')
-    assert timeless(live(script, source, "  epochs 2/3").end().lines)[1:] == ["  load      ran T", "✓ 1 result kept"]
+    lines = timeless(live(script, source, "  epochs    2/3").end().lines)
+    assert lines[1:] == ["  epochs    3/3 T", "  load      ran T", "✓ 1 result kept"]
 
 
 def test_a_process_that_is_killed_leaves_the_cursor_on_the_terminal(script: Script) -> None:
@@ -414,7 +415,7 @@ def test_steps_inside_steps_have_lines_as_they_end(script: Script) -> None:
     assert timeless(seen(script, source).lines)[1:-1] == ["  inner     2 ran T", "  outer     ran T"]
 
 
-def test_children_of_a_fork_have_nothing_to_tell(script: Script) -> None:
+def test_children_of_a_fork_write_nothing_and_are_counted(script: Script) -> None:
     source = """
         import multiprocessing, os, warnings
         from oncemore import checkpoint_scope, checkpointed
@@ -437,7 +438,8 @@ def test_children_of_a_fork_have_nothing_to_tell(script: Script) -> None:
     """
     lines = seen(script, source).lines
     assert lines.count("child") == 1
-    assert timeless(lines)[-2:] == ["  work      2 ran T", "✓ 2 results kept"]
+    assert timeless(lines)[-2].startswith("  work      9 ran T")
+    assert lines[-1].startswith("✓ 9 results kept")
     assert len(lines) <= 5
 
 
@@ -601,7 +603,7 @@ def test_a_dumb_terminal_gets_plain_lines(script: Script, term: str | None) -> N
     ended = seen(script, MANY, env={"TERM": term})
     assert "\x1b" not in ended.written
     assert "\r" not in ended.written.replace("\r\n", "")
-    assert timeless(ended.lines)[1] == "  fetch     3000 ran T"
+    assert timeless(ended.lines)[-3] == "  fetch     3000 ran T"
 
 
 def test_a_terminal_without_unicode_gets_ascii(script: Script) -> None:

@@ -709,11 +709,27 @@ def test_steps_named_in_refresh_run_once_more(asked: str, expected: list[str], s
 
 
 def test_an_unknown_step_in_refresh_is_told_with_the_known_ones(script: Script) -> None:
-    script(TWO_STEPS)
-    done = script(TWO_STEPS, env={"ONCEMORE_REFRESH": "lod,train"})
-    assert done.lines == ["ran train", "1 1"]
     told = "ONCEMORE_REFRESH=lod: no step or loop has this name. Did you mean load? Known are load, train, and all"
-    assert done.err.count("CheckpointWarning") == done.err.count(told) == 1
+    new = script(TWO_STEPS, env={"ONCEMORE_REFRESH": "lod,train"})  # at the end: modules may be loaded late
+    assert new.lines == ["ran load", "ran train", "1 1"]
+    assert new.err.count("CheckpointWarning") == new.err.count(told) == 1
+    resumed = script(TWO_STEPS, env={"ONCEMORE_REFRESH": "lod,train"}, expect=1)  # before any step
+    assert f"UsageError: {told}" in resumed.err and resumed.lines == []
+    assert script(TWO_STEPS, env={"ONCEMORE_REFRESH": "train"}).lines == ["ran train", "1 1"]
+
+
+def test_a_step_that_only_the_run_so_far_knows_can_be_refreshed(script: Script) -> None:
+    source = """
+        import sys
+        from oncemore import checkpointed, checkpoint_scope
+        with checkpoint_scope("late"):
+            @checkpointed
+            def late():
+                print("ran late")
+            late()
+    """
+    script(source)
+    assert script(source, env={"ONCEMORE_REFRESH": "late"}).lines == ["ran late"]
 
 
 def test_a_step_whose_effect_happens_once_is_refreshed_only_by_its_name(script: Script) -> None:

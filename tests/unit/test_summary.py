@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from oncemore import History, checkpoint_scope, checkpointed
-from oncemore.events import StepCompleted
+from oncemore import History, Run, checkpoint_scope, checkpointed
+from oncemore.events import StepCompleted, StepReused
 from tests.unit.pasts import both, store_url
 
 
@@ -66,6 +66,33 @@ def test_an_open_scope_is_in_it_already(store: str) -> None:
         summary = run.summary()
         assert (summary.status, summary.total.ran, summary.total.reused) == ("running", 1, 1)
     assert run.summary().total.reused == 1
+
+
+def test_time_saved_is_time_on_the_clock(store: str) -> None:
+    """Calls that ran at the same time, and steps inside steps, do not count twice."""
+
+    @checkpointed
+    def outer(x: int) -> int:
+        time.sleep(0.02)
+        return len(slow(x))
+
+    def body() -> Run:
+        with checkpoint_scope("r", store=store) as run:
+            run.map(slow, [1, 2, 3, 4], concurrency=4)
+            outer(5)
+            slow(5)
+        return run
+
+    began = time.time()
+    before = body().seconds_saved
+    took = time.time() - began
+    run = body()
+    total = run.summary().total
+    assert total.ran == 6 and total.reused == 7
+    assert 0.08 < run.seconds_saved < took
+    assert total.seconds_saved == pytest.approx(run.seconds_saved + before, abs=1e-5)
+    events = [event for event in run.events() if isinstance(event, StepReused)][-2:]
+    assert sum(event.seconds_saved - event.elsewhere for event in events) == pytest.approx(run.seconds_saved, abs=1e-5)
 
 
 def test_a_run_without_steps_has_a_summary(store: str) -> None:

@@ -105,10 +105,12 @@ def _plan_lines(found: Plan) -> list[Part]:
     parts: list[Part] = [f"run {found.run}", "", (_PLAN, rows), ""] if rows else []
     if found.step:
         return [*parts, f"{found.node} would run. Later steps can't be predicted until it has run."]
-    saved = sum(each[2] for each in found.reused)
     if found.trouble:
         return parts[:-1]
-    return [*parts, f"Everything would be reused: {duration(saved)} saved." if rows else "No step would run."]
+    return [
+        *parts,
+        f"Everything would be reused: {duration(found.seconds_saved)} saved." if rows else "No step would run.",
+    ]
 
 
 @click.command(cls=WithScript)

@@ -37,7 +37,19 @@ _QUESTIONS = columns("question", "node", "asked", "choices or type", text="quest
 _SHOWN = 20  # checkpoints that `show` prints unless it is told how many
 _LONGEST = 80  # characters of a call's arguments
 _UNKNOWN = columns("unknown outcome", "begun", "key")
-_FOR_PROGRAMS = {"seq", "time", "lane", "traceback", "fingerprint", "entry", "snapshot", "behind", "replaces"}
+_FOR_PROGRAMS = {
+    "seq",
+    "scope",
+    "elsewhere",
+    "time",
+    "lane",
+    "traceback",
+    "fingerprint",
+    "entry",
+    "snapshot",
+    "behind",
+    "replaces",
+}
 
 
 def _since(text: str) -> datetime:

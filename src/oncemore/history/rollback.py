@@ -286,7 +286,11 @@ def _clear(store: Store, uid: str, run_id: str | None) -> bool:
             # If the run was deleted and has no forks, all its items are removed below.
             entry = entry_of(store, key) if record is not None or forks else None
             unreached += [key, listing_key(key), *(entry.chunks if entry is not None else ())]
-    kinds = () if record is not None else ("once", "calls", "wrote", *(() if forks else ("items", "state", "event")))
+    kinds = (
+        ()
+        if record is not None
+        else ("once", "calls", "reused", "wrote", *(() if forks else ("items", "state", "event")))
+    )
     rest = [key for kind in kinds for key, _ in store.scan(f"{kind}/{uid}/", most=0)]
     unreached += [*map(listing_key, rest), *rest]
     if record is None and not forks:

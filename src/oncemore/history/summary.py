@@ -28,7 +28,10 @@ class StepSummary(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The totals of a run, over all attempts."""
+    """The totals of a run, over all attempts, workers included.
+
+    `seconds_saved` is the time that reuse saved on the clock: less than the sum over the steps if they overlapped.
+    """
 
     run: str
     status: str
@@ -37,11 +40,13 @@ class Summary:
     last: datetime | None
     steps: tuple[StepSummary, ...]
     names: Mapping[str, int]
+    seconds_saved: float = 0.0
 
     @property
     def total(self) -> StepSummary:
         columns = list(zip(*(step[1:] for step in self.steps)))
-        return StepSummary("total", *(sum(column) for column in columns)) if columns else StepSummary("total")
+        total = StepSummary("total", *(sum(column) for column in columns)) if columns else StepSummary("total")
+        return total._replace(seconds_saved=self.seconds_saved)
 
     @property
     def duration(self) -> float:
@@ -99,6 +104,7 @@ def summarize(run_id: str, status: str, attempts: int, log: Iterable[Event], als
     steps: dict[str, StepSummary] = {}
     names: dict[str, int] = {}
     times: list[float] = []
+    elsewhere = 0.0
 
     def add(step: str, **more: float) -> None:
         known = steps.setdefault(step, StepSummary(step))
@@ -110,6 +116,7 @@ def summarize(run_id: str, status: str, attempts: int, log: Iterable[Event], als
             add(event.step, ran=1, seconds=event.seconds, raw_bytes=event.raw_bytes, stored_bytes=event.stored_bytes)
         elif isinstance(event, events.StepReused):
             add(event.step, reused=event.times, seconds_saved=event.seconds_saved)
+            elsewhere += event.elsewhere
         elif isinstance(event, events.StepFailed):
             add(event.step, failed=1, seconds=event.seconds)
         elif isinstance(event, events.StepRetried):
@@ -127,4 +134,5 @@ def summarize(run_id: str, status: str, attempts: int, log: Iterable[Event], als
         last=last,
         steps=tuple(steps.values()),
         names=names,
+        seconds_saved=sum(step.seconds_saved for step in steps.values()) - elsewhere,
     )

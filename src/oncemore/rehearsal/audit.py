@@ -6,7 +6,6 @@ store. Code outside of steps does run. Output goes to standard error.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +20,7 @@ from ..identity import code_of
 from ..keys import SHARED
 from ..node import Node
 from ..records import Record
+from ..reuse import Reuse
 from ..stores import Store
 from ..surroundings import digest_of
 from ..surroundings.state import ABSENT
@@ -34,12 +34,13 @@ Progress = Callable[[str, str], object]  # called with a compared node and its d
 class Plan:
     """What a script would do: the steps that would be reused (name, times, seconds saved), and the first that would run.
 
-    `run` is the run that was opened last; `took` is how long the step took when it last ran, None if it never ran. `trouble`
-    says how the script itself failed.
+    `run` is the run that was opened last; `seconds_saved` is the time that all reused calls took on the clock; `took` is how
+    long the step took when it last ran, None if it never ran. `trouble` says how the script itself failed.
     """
 
     run: str | None
     reused: Sequence[tuple[str, int, float]]
+    seconds_saved: float = 0.0
     step: str | None = None
     node: str | None = None
     why: str | None = None
@@ -66,22 +67,21 @@ def plan(script: str, arguments: Sequence[str] = ()) -> Plan:
     With `script="-m"`, the first argument is the name of a module, as for Python. No step's body runs.
     """
     rehearsal = rehearse(script, arguments, StepPolicy())
-    times, saved = Counter[str](), defaultdict[str, float](float)
+    reuse = Reuse()
     for run in rehearsal.runs:
-        times.update(run.reused)
-        for step, seconds in run._saved.items():
-            saved[step] += seconds
-    for step, seconds in rehearsal.elsewhere:
-        times[step] += 1
-        saved[step] += seconds
-    reused = [(step, count, saved[step]) for step, count in times.items()]
+        reuse.update(run.reuse)
+    for step, ended, seconds in rehearsal.elsewhere:
+        reuse.add(step, ended, seconds)
+    reused = [(step, count, reuse.seconds(step)) for step, count in reuse.times.items()]
     stop, opened = rehearsal.stop, [run for run in rehearsal.runs if run.id]
     if stop is None:
-        return Plan(run=opened[-1].id if opened else None, reused=reused, trouble=rehearsal.end)
+        return Plan(
+            run=opened[-1].id if opened else None, reused=reused, seconds_saved=reuse.seconds(), trouble=rehearsal.end
+        )
     events = [event for run in opened[::-1] if run.id == stop.run for event in run.run.events()]
     took = [event.seconds for event in events if isinstance(event, StepCompleted) and event.step == stop.step]
     about = {**stop._asdict(), "run": stop.run or None}
-    return Plan(reused=reused, took=took[-1] if took else None, **about)
+    return Plan(reused=reused, seconds_saved=reuse.seconds(), took=took[-1] if took else None, **about)
 
 
 def audit(

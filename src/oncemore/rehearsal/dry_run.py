@@ -127,10 +127,10 @@ class DryRun(Session):
     def will_run_without_node(self, name: str, why: str) -> None:
         would_run(name, why, run=self.id)
 
-    def count_reuse(self, step: str, key: str, seconds: float) -> None:
-        super().count_reuse(step, key, seconds)
+    def count_reuse(self, step: str, key: str, ended: float, seconds: float) -> None:
+        super().count_reuse(step, key, ended, seconds)
         if current.rehearsal is not None and current.rehearsal.pid != os.getpid():
-            current.rehearsal.note("reused", step, seconds)
+            current.rehearsal.note("reused", step, ended, seconds)
 
 
 def would_run(step: str, why: str, *, run: str = "", node: str = "") -> NoReturn:

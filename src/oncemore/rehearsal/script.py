@@ -26,9 +26,9 @@ _NOT_THE_SCRIPTS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
 class Rehearsal(NamedTuple):
     """The result of a dry run of a script.
 
-    `elsewhere` lists the steps reused in processes that the script started, with the seconds saved; `stop` is the first step that
-    would have run; `end` says why the script ended early, None if it finished or did all that was needed; `failed` is whether
-    that was its own doing.
+    `elsewhere` lists the steps reused in processes that the script started, with when and how long they ran; `stop` is the first
+    step that would have run; `end` says why the script ended early, None if it finished or did all that was needed; `failed` is
+    whether that was its own doing.
     """
 
     runs: list[DryRun]

@@ -1,9 +1,9 @@
-"""The progress report of a run: a line when it opens, one for each step, one at the end.
+"""Where the lines of a report go: a terminal, a notebook, a file, or standard error as plain text.
 
-The lines go to standard error if that is a terminal. `ONCEMORE_LOG` changes that: `on` (plain lines, terminal or not), the path
-of a file (plain lines are appended) or `off`. A step has one line, however many nodes it has, which is printed when
-another step begins. If the step continues later, it gets a second line with its totals when the scope ends. On a terminal, if
-rich is installed, a live line at the bottom shows what is running and what is not printed yet.
+They go to standard error if that is a terminal, and to the output of the cell in a notebook. `ONCEMORE_LOG` changes that: `on`
+(plain lines, terminal or not), the path of a file (plain lines are appended) or `off`. On a terminal, if rich is installed, a
+live line at the bottom shows what is in progress; in a notebook, it is the last line of the output. Elsewhere, a line says so
+when nothing has been printed for a while.
 """
 
 from __future__ import annotations
@@ -11,74 +11,52 @@ from __future__ import annotations
 import io
 import logging
 import os
-import shlex
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from .. import events
-from ..errors import is_terminal, logger, warn
+from ..errors import is_terminal, warn
 from ..modules import loaded
-from ..node import ASKED, NEW
 from ..settings import Report as Destination
-from ..settings import duration, size
-from ..stores import shown_url
 from ..surroundings.capture import _Hook
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from ..session import Session
+    from .progress import Report
 
-_LARGE = 1_000_000  # bytes; smaller sizes are not shown
-_ASCII = str.maketrans({"●": "*", "✓": "+", "✗": "x", "←": "<-", "→": "->", "·": "-"})
+_ASCII = str.maketrans({"●": "*", "✓": "+", "✗": "x", "←": "<-", "→": "->", "·": "-", "━": "#", "─": "."})
+_LOOK_EVERY = 1.0  # seconds between looks at what workers do
+_BARS_FROM = 72  # columns
+_QUIET = 1.0  # seconds without output of the script, after which the live line returns
 _STYLES = {
     r"^[●✓]|(\b\d+ )?\bran\b": "green",
     r"^✗|(\b\d+ )?\b(failed|interrupted)\b": "red",
     r"(\b\d+ )?\bpaused\b": "yellow",
     r"(\b\d+ )?\breused\b|\brunning\b": "dim",
     r"← .*|not kept$": "yellow",
+    r"━+": "green",
+    r"─+": "dim",
 }
 _process = os.getpid()
 _lock = threading.RLock()  # for all reports; reentrant, because signal handlers and finalizers may print
-_open: list[Report] = []
+_open: list[Report] = []  # the reports of open scopes
 _terminal: Terminal | None = None
-
-
-def open_report(run: Session, asked: Destination | None, *, origin: str, default: bool) -> Report | None:
-    """Report that a run was opened, and return its report; None if no report is wanted.
-
-    `asked` is what ONCEMORE_LOG asks for, if it is set; `origin` is what the run's id was derived from; `default` is True if
-    commands find its store without being told.
-    """
-    lines = _lines(asked)
-    if lines is None:
-        return None
-    with _lock:
-        if run.disabled:
-            lines.line(f"● run {run.id} (disabled by ONCEMORE_DISABLE)")
-            lines.close()
-            return None
-        for other in _open:
-            other.settle()
-        about = ", ".join(["resumed"] * run.resumed + [f"from {origin}"] * bool(origin))
-        lines.line(f"● run {run.id}" + f" ({about})" * bool(about) + f"  store {shown_url(run.store.url, os.getcwd())}")
-        report = Report(run, lines, default, debug=asked is not None and asked.debug)
-        _open.append(report)
-        run.on(events.StepEvent, report.notify)
-        return report
 
 
 # -- where the lines go
 
 
-def _lines(asked: Destination | None) -> Lines | None:
+def in_notebook(stream: Any) -> bool:
+    """Whether a stream is the one that Jupyter's kernel shows below a cell."""
+    kernel = loaded("ipykernel.iostream")
+    return kernel is not None and isinstance(stream, kernel.OutStream)
+
+
+def lines_for(asked: Destination | None) -> Lines | None:
     """Where the lines go; None for no report."""
     global _terminal
     stream: Any = sys.stderr
@@ -90,6 +68,8 @@ def _lines(asked: Destination | None) -> Lines | None:
         except OSError as error:
             warn(f"ONCEMORE_LOG: {asked.to} cannot be written: {error}. Nothing is reported; set it to another path")
             return None
+    if asked is None and in_notebook(stream):
+        return Notebook()
     if stream is None or (asked is None and not is_terminal(stream)) or (asked is not None and asked.to == "off"):
         return None
     multiprocessing = loaded("multiprocessing")
@@ -110,18 +90,50 @@ def _lines(asked: Destination | None) -> Lines | None:
 class Lines:
     """Plain lines to a stream. After a failed write, nothing more is written; the script is not disturbed."""
 
+    _pause = 1.0  # seconds between updates
+
     def __init__(self, stream: Any, *, owned: bool = False) -> None:
         self.stream: Any = stream
         self._owned, self._process, self.broken = owned, os.getpid(), False
+        self._watched: threading.Event | None = None  # set when the thread is to end
         self._ascii = "●".encode(getattr(stream, "encoding", None) or "ascii", "replace") == b"?"
 
     def changed(self) -> None:
-        """Called when the live line may have changed. Plain lines have none."""
+        """Called when something begins or goes on. From the first time on, a thread shows what is in progress."""
+        if self._watched is None and not self.broken and os.getpid() == self._process:
+            self._watched = threading.Event()
+            self._try(
+                threading.Thread(target=self._watch, args=[self._watched], name="oncemore-lines", daemon=True).start
+            )
+
+    def _watch(self, ended: threading.Event) -> None:
+        looked = time.monotonic()
+        while not ended.wait(self._pause):
+            if time.monotonic() - looked >= _LOOK_EVERY:
+                for report in [each for each in _open if each.lines is self]:
+                    report.look_at_workers()
+                looked = time.monotonic()
+            with _lock:
+                if not ended.is_set():
+                    self._try(self._update)
+
+    def _update(self) -> None:
+        """Show what is in progress: here, in a line of its own now and then."""
+        for report in [each for each in _open if each.lines is self]:
+            text = report.overdue()
+            if text:
+                self._put(self._clean(text))
+
+    def _stop_watching(self) -> None:
+        if self._watched is not None:
+            self._watched.set()
+            self._watched = None
 
     def line(self, text: str) -> None:
         self._try(lambda: self._put(self._clean(text)))
 
     def close(self) -> None:
+        self._stop_watching()
         if self._owned:
             self._try(self.stream.close)
 
@@ -145,10 +157,13 @@ class Lines:
 class Terminal(Lines):
     """A terminal that all reports of the process share, with a live line drawn by rich.
 
-    The live line disappears when the script writes something, and reappears when a step makes progress, so that prompts,
-    debuggers and progress bars have the terminal to themselves. Rich's own redirection is not used: it would break unfinished
-    lines and hide what a step prints from `capture_output`.
+    The live line disappears when the script writes something. It reappears when a step makes progress, or a second after the
+    script has finished a line, so that prompts, debuggers and progress bars have the terminal to themselves. It has one row,
+    because the cursor must never move up into what a child process has printed below. Rich's own redirection is not used: it
+    would break unfinished lines and hide what a step prints from `capture_output`.
     """
+
+    _pause = 0.1
 
     def __init__(self, stream: Any) -> None:
         from rich.console import Console
@@ -161,11 +176,13 @@ class Terminal(Lines):
         )
         self._shown = ""
         self._wrapped: list[tuple[Any, str, ScriptStream]] = []
-        self._visible = self._drawing = False
+        self._visible = False
+        self._cleared: float | None = None  # when the script finished a line, if the live line may return after it
 
     def close(self) -> None:
         if any(report.lines is self for report in _open):
             return
+        self._stop_watching()
         self.clear()
         with _Hook._guard:
             for owner, name, wrapper in self._wrapped:
@@ -174,19 +191,18 @@ class Terminal(Lines):
                     setattr(owner, name, wrapper.__wrapped__)
             self._wrapped = []
 
-    def clear(self) -> None:
-        """Remove the live line until a step makes progress, because something else is about to write."""
+    def clear(self, *, whole_line: bool = False) -> None:
+        """Remove the live line, because something else is about to write: a `whole_line`, or who knows what."""
         with _lock:
             self._visible = False
+            self._cleared = time.monotonic() if whole_line else None
             self._try(self._live.stop)
 
     def changed(self) -> None:
         if not self._wrapped:
             self._wrap_streams()
         self._visible = bool(self._wrapped)
-        if self._visible and not self._drawing:
-            self._drawing = True
-            self._try(threading.Thread(target=self._draw_repeatedly, name="oncemore-live", daemon=True).start)
+        super().changed()
 
     def _wrap_streams(self) -> None:
         """Wrap the script's output streams. If they were replaced already, there is no live line."""
@@ -200,16 +216,13 @@ class Terminal(Lines):
                     self._wrapped.append((owner, name, _script_stream(stream)))
                     setattr(owner, name, _script_stream(stream))
 
-    def _draw_repeatedly(self) -> None:
-        while self._drawing:
-            time.sleep(0.1)
-            with _lock:
-                if self._visible:
-                    self._try(self._draw)
-                self._drawing = bool(self._wrapped)
-
-    def _draw(self) -> None:
-        now = "".join(report.now() for report in _open if report.lines is self)
+    def _update(self) -> None:
+        if not self._visible and self._cleared is not None and time.monotonic() - self._cleared >= _QUIET:
+            self._visible = bool(self._wrapped)
+        if not self._visible:
+            return
+        bars = self._columns() >= _BARS_FROM
+        now = " · ".join(filter(None, (report.now(bars=bars) for report in _open if report.lines is self)))
         if now == self._shown and self._live.is_started:
             return
         self._shown, text = now, self._styled(self._clean(now))
@@ -232,10 +245,13 @@ class Terminal(Lines):
         """Go to the start of an empty row: these spaces wrap only if the row is not empty."""
         self.stream.write(" " * (self._console.width - 1) + "\r")
 
+    def _columns(self) -> int:
+        return os.get_terminal_size(self.stream.fileno()).columns or 80
+
     def _styled(self, plain: str) -> Text:
         from rich.text import Text
 
-        self._console.width = os.get_terminal_size(self.stream.fileno()).columns or 80  # regardless of COLUMNS
+        self._console.width = self._columns()  # regardless of COLUMNS
         text = Text(plain, no_wrap=True)
         for regex, style in _STYLES.items():
             text.highlight_regex(regex, style)
@@ -243,11 +259,53 @@ class Terminal(Lines):
         return text
 
 
+class Notebook(Lines):
+    """All lines of one scope as one output of a notebook's cell, which is updated in place."""
+
+    _pause = 0.5
+
+    def __init__(self) -> None:
+        super().__init__(io.StringIO())
+        self._ascii = False
+        self._lines: list[str] = []
+        self._shown = ""
+        self._handle: Any = None  # of the output, once it is shown
+
+    def _put(self, text: str) -> None:
+        self._lines.append(text)
+        self._show(self._lines)
+
+    def _update(self) -> None:
+        now = [self._clean(report.now()) for report in _open if report.lines is self]
+        self._show([*self._lines, *filter(None, now)])
+
+    def _show(self, lines: list[str]) -> None:
+        text = "\n".join(lines)
+        if self._handle is None:
+            self._handle = loaded("IPython.display").display({"text/plain": text}, raw=True, display_id=True)
+        elif text != self._shown:
+            self._handle.update({"text/plain": text}, raw=True)
+        self._shown = text
+
+
 class ScriptStream:
     """Wraps an output stream of the script. Removes the live line before the stream is used."""
 
     def __init__(self, stream: Any) -> None:
         self.__wrapped__ = stream
+        self._whole_line = False  # whether what was written last ended a line
+
+    def write(self, text: str) -> int:
+        self._whole_line = text.endswith("\n")
+        if _terminal is not None:
+            _terminal.clear(whole_line=self._whole_line)
+        count: int = self.__wrapped__.write(text)
+        return count
+
+    def flush(self) -> None:
+        if _terminal is not None:
+            _terminal.clear(whole_line=self._whole_line)
+        self.__wrapped__.flush()
 
     def __getattr__(self, name: str) -> Any:
         if _terminal is not None and not name.startswith("__"):  # special attributes are inspected, not used
@@ -266,245 +324,3 @@ def _before_fork() -> None:
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_lock.release, after_in_child=_lock.release)
-
-
-# -- what the lines say
-
-
-@dataclass(eq=False)
-class Line:
-    """The totals of one step in this scope, or of one map of a step over items."""
-
-    name: str
-    total: int = 0  # items of a map
-    done: int = 0  # items of a map that are finished
-    counts: Counter[str] = field(default_factory=Counter[str])  # nodes by outcome
-    running: int = 0
-    since: float = 0.0  # when the first of the running nodes began
-    seconds: float = 0.0
-    saved: float = 0.0
-    raw: int = 0
-    stored: int = 0
-    retries: int = 0  # attempts that failed and were followed by another
-    attempt: str = ""  # about the attempt that is being waited for, or made, after one that failed
-    error: str = ""  # about the last node that failed
-    why: str = ""  # why the last node ran although there was a checkpoint
-    printed: str = ""
-
-    def text(self) -> str:
-        """The line without the name."""
-        one = self.counts.total() == 1 and not self.total
-        words = [f"{self.done}/{self.total}"] * bool(self.total)
-        for word in ("reused", "ran", "failed", "interrupted", "paused"):
-            if self.counts[word]:
-                words.append(word if one else f"{self.counts[word]} {word}")
-        text = f"{'  '.join(words):<6}"
-        if self.counts.total() > self.counts["reused"]:
-            text += f"  {duration(self.seconds, milliseconds=True):>6}"
-        if self.counts["reused"]:
-            text += f"  {duration(self.saved, milliseconds=True):>6} saved"
-        if self.retries:
-            text += f"  {self.retries} {'retry' if self.retries == 1 else 'retries'}"
-        if self.raw >= _LARGE:
-            text += f"  {size(self.raw)} -> {size(self.stored)}"
-        return text + (self.attempt or self.error) + self.why
-
-
-class Report:
-    """The report on one run, from the opening of its scope to its end."""
-
-    def __init__(self, run: Session, lines: Lines, default: bool, *, debug: bool = False) -> None:
-        self._run, self.lines, self._default = run, lines, default
-        self._records = _Records(self) if debug else None  # until the scope ends, log records are lines, too
-        self._every: list[Line] = []
-        self._steps: dict[str, Line] = {}
-        self._maps: list[tuple[str, Line]] = []  # step and line of those in progress
-        self._iterations: list[str] = []  # current iterations of loops
-        self._current: Line | None = None
-        self._failures: set[str] = set()  # errors already shown in the line of a step
-        self._explain = ""  # the node or step for the suggested `oncemore why`
-        self._unkept = 0
-
-    def notify(self, event: events.StepEvent) -> None:
-        with _lock:
-            line = self._line(event.step)
-            if isinstance(event, events.StepStarted):
-                if not line.running:
-                    line.since = time.monotonic()
-                line.running += 1
-                if line is not self._current:
-                    self.settle()
-                self.lines.changed()
-            elif isinstance(event, events.StepCompleted):
-                line.raw += event.raw_bytes
-                line.stored += event.stored_bytes
-                if event.reason != NEW:
-                    damaged = event.reason.startswith("entry damaged")  # a warning gave the details
-                    line.why = f"  ← {'entry damaged' if damaged else event.reason}"
-                    if event.reason not in ASKED:
-                        self._explain = event.node if line.counts else event.step
-                self._ended(line, "ran", event.seconds)
-            elif isinstance(event, events.StepNotKept):
-                self._unkept += 1
-                line.why = "  not kept"
-                self._ended(line, "ran", event.seconds)
-            elif isinstance(event, events.StepRetried):
-                line.retries += 1
-                line.seconds += event.seconds
-                line.attempt = f"  {event.line}"
-                if not line.total:  # of many calls, only the number is of interest
-                    self.lines.line(f"  {line.name:<{self._width()}}  {event.line}")
-                self.lines.changed()
-            elif isinstance(event, events.StepFailed):
-                self._failures.add(event.error)
-                line.error = f"  {event.error}" + ("" if line.total else "  → fix it and run again")
-                self._ended(line, "failed", event.seconds)
-
-    def interrupted(self, step: str, seconds: float, *, paused: bool = False) -> None:
-        """A node was interrupted by Ctrl-C or cancellation, or `paused` by a question."""
-        with _lock:
-            self._ended(self._line(step), "paused" if paused else "interrupted", seconds)
-
-    def reused(self, step: str, seconds: float, times: int = 1) -> None:
-        with _lock:
-            line = self._line(step)
-            line.counts["reused"] += times
-            line.saved += seconds
-            self._changed(line)
-
-    def _ended(self, line: Line, how: str, seconds: float) -> None:
-        line.attempt = ""
-        line.counts[how] += 1
-        line.seconds += seconds
-        line.running = max(0, line.running - 1)  # a generator does not report its start
-        self._changed(line)
-
-    @contextmanager
-    def progress(self, name: str, step: str, total: int) -> Generator[Callable[[], None], None, None]:
-        """Give a map of `step` over `total` items its own line. Yields a function to be called for each finished item."""
-        line = Line(name, total)
-
-        def advance() -> None:
-            with _lock:
-                line.done += 1
-                self._changed(line)
-
-        with _lock:
-            self._every.append(line)
-            self._maps.append((step, line))
-        try:
-            yield advance
-        finally:
-            with _lock:
-                self._maps.remove((step, line))
-                if line is self._current:
-                    self.settle()
-
-    @contextmanager
-    def iteration(self, name: str, number: int, total: int) -> Generator[None, None, None]:
-        """Show an iteration of a loop, only in the live line."""
-        text = f"  {name} {number}" + f"/{total}" * bool(total)
-        with _lock:
-            self._iterations.append(text)
-            self.lines.changed()
-        try:
-            yield
-        finally:
-            with _lock:
-                self._iterations.remove(text)
-
-    def _line(self, step: str) -> Line:
-        for mapped, line in reversed(self._maps):
-            if mapped == step:
-                return line
-        if step not in self._steps:
-            self._steps[step] = Line(step)
-            self._every.append(self._steps[step])
-        return self._steps[step]
-
-    def _changed(self, line: Line) -> None:
-        if line is not self._current:
-            self.settle()
-            self._current = line
-        self.lines.changed()
-
-    def settle(self) -> None:
-        """End the current line, and print it unless the step already has a printed line."""
-        line, self._current = self._current, None
-        if line is not None and not line.printed:
-            self._print(line)
-
-    def _print(self, line: Line) -> None:
-        line.printed = line.text()
-        self.lines.line(self._row(line))
-
-    def _width(self) -> int:
-        return max(8, *(min(len(each.name), 30) for each in self._every))
-
-    def _row(self, line: Line) -> str:
-        return f"  {line.name:<{self._width()}}  {line.text()}"
-
-    def now(self) -> str:
-        """The text of the live line: iterations of loops, and steps that are running or not printed yet."""
-        shown = "".join(self._iterations)
-        for line in self._every:
-            if line.running or line is self._current:
-                shown += self._row(line)
-            if line.running and (took := time.monotonic() - line.since) >= 1:
-                shown += f"  running {duration(int(took)).replace('.0', '')}"
-        return shown
-
-    def close(self, end: events.Event, error: BaseException | None) -> None:
-        with _lock:
-            self.settle()
-            for line in self._every:
-                if (line.counts or line.done) and line.text() != line.printed:
-                    self._print(line)
-            if self._run.unkept:
-                self.lines.line(f"! {self._run.unkept_line}")
-            if last := self._last(end, error):
-                mark = "✓" if isinstance(end, events.RunFinished) else "●" if isinstance(end, events.RunPaused) else "✗"
-                self.lines.line(f"{mark} {' · '.join(last)}")
-            _open.remove(self)
-            if self._records is not None:
-                self._records.close()
-            self.lines.close()
-
-    def _last(self, end: events.Event, error: BaseException | None) -> list[str]:
-        run, interrupted = self._run, isinstance(end, events.RunInterrupted)
-        kept = run.ran.total() + run.reused.total() - self._unkept
-        paused = isinstance(end, events.RunPaused)
-        parts = ["interrupted"] * interrupted + ["paused"] * paused
-        if run.reused:
-            parts.append(f"{duration(run.seconds_saved, milliseconds=True)} saved")
-        if kept and (interrupted or paused or not run.reused):
-            parts.append(f"{kept} result{'s' * (kept != 1)} kept")
-        if isinstance(end, events.RunFailed):
-            parts = parts or ["failed"]
-            if f"{type(error).__name__}: {error}" not in self._failures:
-                parts.append("fix it and run again")
-        if interrupted:
-            parts.append("run again to continue")
-        if self._explain:
-            where = [] if self._default else ["--store", run.store.url]
-            parts.append(f"`{shlex.join(['oncemore', 'why', run.id, self._explain, *where])}`")
-        return parts
-
-
-class _Records(logging.Handler):
-    """Prints oncemore's log records as lines of a report, whatever the script has configured."""
-
-    def __init__(self, report: Report) -> None:
-        super().__init__(logging.DEBUG)
-        self._report, self._level = report, logger.level
-        logger.addHandler(self)
-        logger.setLevel(logging.DEBUG)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with _lock:
-            self._report.lines.line(f"    {record.getMessage()}")
-
-    def close(self) -> None:
-        logger.removeHandler(self)
-        logger.setLevel(self._level)
-        super().close()
