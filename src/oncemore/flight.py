@@ -276,9 +276,10 @@ def holder_of(store: Store, key: str) -> str:
     """Who holds a key that this thread could not acquire, for messages."""
     holder: Callable[[str], int | None] | None = getattr(store, "holder", None)  # only stores on this machine know it
     pid = None if holder is None else holder(key)
-    if pid == os.getpid():
-        return f"another thread of this process ({named(pid)})"
-    return "another process" if pid is None else f"another process ({named(pid)})"
+    if pid is None:
+        return "another process"
+    who = "another thread of this process" if pid == os.getpid() else "another process"
+    return f"{who} ({named(pid)})"
 
 
 class Waiting:
