@@ -47,7 +47,7 @@ def test_a_list_reads_what_it_shows(capsys: pytest.CaptureFixture[str], monkeypa
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split()[:2] == ["run-09999", "killed"]
     assert len(lines) == 21
-    assert counting.kinds == {"key": 1, "run": RUNS, "event": 20 * 3}
+    assert counting.kinds == {"key": 3, "run": RUNS + 1, "event": 20 * 3}  # whose key, and whether encrypted
     assert counting.commits == 0
 
     counting.kinds.clear()
