@@ -688,3 +688,22 @@ def test_what_is_recorded_after_failed_attempts_is_what_one_attempt_leaves(tmp_p
     draws = random.Random(1)
     assert first.value == (draws.random(), [1], draws.random(), ["arguments", "random"])
     assert "tenacity" in sys.modules
+
+
+def test_a_policy_that_raises_before_an_attempt_leaves_nothing_behind() -> None:
+    def refuse(state: object) -> None:
+        raise PermissionError("not today")
+
+    policy = Retrying(before=refuse, stop=stop_after_attempt(2))
+
+    @checkpointed(retries=policy, effect="once", capture_output=True)
+    def send() -> None: ...
+
+    def body(run: Any) -> None:
+        before = sys.stdout
+        for _ in range(2):
+            with pytest.raises(PermissionError, match="not today"):
+                send()
+        assert sys.stdout is before
+
+    scope(body)
