@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -270,15 +270,16 @@ def _map_in_threads(this: _Calls) -> Results:
 
     def submit_all(function: Callable[..., Any], each: Iterable[tuple[Any, ...]]) -> list[Future[Any]]:
         calls: list[Future[Any]] = [pool.submit(copy_context().run, function, *given) for given in each]
-        try:
-            wait(calls, return_when=FIRST_EXCEPTION)
-        finally:  # after a failure or Ctrl-C, calls that have not started never start, and those that only wait end
-            if not all(call.done() for call in calls):
-                stop.set()
-            for call in calls:
-                call.cancel()
-        wait(call for call in calls if not call.cancelled())  # as leaving the pool would
+        wait(calls, return_when=FIRST_EXCEPTION)
+        if not all(call.done() for call in calls):
+            end()
+            wait(call for call in calls if not call.cancelled())  # as leaving the pool would
         return calls
+
+    def end() -> None:
+        """After a failure or Ctrl-C, calls that have not started never start, and those that only wait end."""
+        stop.set()
+        pool.shutdown(wait=False, cancel_futures=True)
 
     def find(*given: Any) -> Any:
         assert find_skippable is not None
@@ -295,7 +296,9 @@ def _map_in_threads(this: _Calls) -> Results:
         this.side_by_side,
         this.progress as advance,
         ThreadPoolExecutor(this.concurrency, "oncemore") as pool,
+        ExitStack() as ending,
     ):
+        ending.callback(end)  # before the pool waits for its threads, wherever Ctrl-C comes
         found = [] if find_skippable is None else submit_all(find, arguments)
         results = this.skip([each.result() for each in found], advance)
         rest = [i for i in range(len(arguments)) if i not in results]

@@ -20,7 +20,7 @@ from . import current, records
 from .ask import PausedExit, instructions
 from .codec.keyed import keyed
 from .current import current_session, session_here
-from .errors import RunPaused, StoreError, UsageError, is_terminal, log, logger
+from .errors import RunPaused, StoreError, UsageError, is_terminal, log, logger, warn
 from .flight import Blocking
 from .identity import Packages
 from .keys import changed, record_key
@@ -246,17 +246,17 @@ def find_run(reference: Reference | None, *, share: bool, store: StoreLike | Non
     The results of a step with a `store` of its own belong to no run.
     """
     if store is not None:
-        own = shared_results(store)
-        return None if own.disabled else own
+        own = _shared_results_if_readable(store)
+        return None if own is None or own.disabled else own
     run = session_here()
     forked = run is not None and run.pid != os.getpid()
     if run is None or (reference is not None and forked):  # a run inherited through a fork is the parent's
         if reference is None and not share:
             return None
-        run = shared_results() if reference is None else _join(reference)
+        run = _shared_results_if_readable() if reference is None else _join(reference)
     elif forked:
         _follow(run)
-    return None if run.disabled else run
+    return None if run is None or run.disabled else run
 
 
 def _join(reference: Reference) -> Session:
@@ -317,6 +317,15 @@ def shared_results(target: StoreLike | None = None) -> Session:
     if _is_worker():
         _follow(_joined[key])
     return _joined[key]
+
+
+def _shared_results_if_readable(target: StoreLike | None = None) -> Session | None:
+    """The same for a call, which runs without the store if that can't be read."""
+    try:
+        return shared_results(target)
+    except StoreError as error:
+        warn(f"a memoized function runs, and its result is not saved: {error}")
+        return None
 
 
 def drop_shared_caches() -> None:

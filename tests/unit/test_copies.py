@@ -162,3 +162,22 @@ def test_get_prints_and_pickles_the_value() -> None:
 
     assert get().decode().strip() == repr([*range(2000), 9])
     assert pickle.loads(get("--pickle", "-")) == [*range(2000), 9]
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_an_array_that_was_copied_can_be_changed_like_any_other(size: int) -> None:
+    @checkpointed
+    def same(array: Any) -> Any:
+        return array
+
+    @checkpointed
+    def same_items(array: Any) -> Iterator[Any]:
+        yield array
+
+    with checkpoint_scope("arrays") as run:
+        same(numpy.zeros(size))
+        list(same_items(numpy.zeros(size)))
+    for checkpoint in run.checkpoints:
+        found = checkpoint.result()
+        for array in found if isinstance(found, list) else [found]:
+            array += 1
