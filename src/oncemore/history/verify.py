@@ -46,7 +46,7 @@ Kind = Literal["damaged", "dangling", "orphan", "foreign"]
 _VALUES = frozenset(
     ("node", "once", "shared", "langgraph")
 )  # entries that can need others: items, file contents, values
-_OWNED = frozenset(("calls", "event", "items", "node", "once", "state", "wrote"))  # belong to a run
+_OWNED = frozenset(("calls", "event", "items", "node", "once", "reused", "state", "wrote"))  # belong to a run
 _KINDS = (
     _VALUES
     | _OWNED
@@ -64,6 +64,7 @@ _KINDS = (
         "pending",
         "run",
         "used",
+        "waiting",
     }
 )
 
