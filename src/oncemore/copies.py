@@ -26,7 +26,7 @@ Copy = dict[str, Any]  # in an entry's metadata, and next to a generator's item
 
 def copy_of(value: Any, blobs: Blobs, note: Callable[[list[str]], object]) -> Copy:
     """A copy, for the metadata. `note` is called with the keys of the chunks that it needs."""
-    found = _pickled(value)
+    found = _copied(value)
     if "frames" not in found:
         return found
     frames: list[Bytes] = found["frames"]
@@ -39,12 +39,12 @@ def copy_of(value: Any, blobs: Blobs, note: Callable[[list[str]], object]) -> Co
 
 
 def copy_here(value: Any) -> Copy:
-    """A copy that is pickled together with something else."""
-    found = _pickled(value)
-    return {**found, "frames": list(map(bytes, found["frames"]))} if "frames" in found else found
+    """A copy that can itself be pickled, to be stored next to the value."""
+    found = _copied(value)
+    return {**found, "frames": list(map(bytearray, found["frames"]))} if "frames" in found else found
 
 
-def _pickled(value: Any) -> Copy:
+def _copied(value: Any) -> Copy:
     """A copy by value: the pickle and its buffers. If that is impossible, why. Of a `File`, only the path is copied."""
     try:
         with not_keeping():
@@ -106,13 +106,11 @@ def _load(copy: Copy, step: str, frame: Callable[[Any], bytearray]) -> Any:
         ) from error
 
 
-def _frame(store: Store, stored: str | list[str]) -> bytearray:
-    """A frame of a copy: from the metadata, or from its chunks. It can be written to, as the caller's object could."""
-    return (
-        bytearray(base64.b64decode(stored))
-        if isinstance(stored, str)
-        else bytearray().join(Blobs(store).chunks(stored))
-    )
+def _frame(store: Store, stored: str | list[str]) -> Bytes:
+    """A frame of a copy: from the metadata, or from its chunks."""
+    if isinstance(stored, str):
+        return bytearray(base64.b64decode(stored))  # the reader can change an array in it
+    return bytearray().join(Blobs(store).chunks(stored))
 
 
 def _nothing(name: Any) -> None:
