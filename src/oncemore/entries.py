@@ -91,6 +91,11 @@ def _values_read(meta: Mapping[str, Any], now: Callable[[str], str]) -> Iterator
             yield {name: before.get(name, "") if digests[name].startswith(EXCUSED) else digests[name] for name in names}
 
 
+def _arguments_of(key: str) -> str:
+    """The digest of the arguments in the key of a checkpoint."""
+    return key.rpartition("/")[2].partition(".")[0]
+
+
 class _Earlier(NamedTuple):
     """The checkpoints that a step had when this scope was opened.
 
@@ -102,9 +107,16 @@ class _Earlier(NamedTuple):
     places: list[list[str]]
     place_of: dict[str, int]
 
-    def next_place(self, after: str, used: Container[str]) -> int:
-        """The first place after a checkpoint of which no checkpoint is used in this scope."""
+    def next_place(self, after: str, used: Container[str]) -> int | None:
+        """The first place after a checkpoint of which no checkpoint is used in this scope.
+
+        None if that is unknown: the checkpoint was compared with one that has other arguments and is not used now. Either it
+        took that one's place, or it was inserted before it.
+        """
         place = self.place_of[after] + 1 if after in self.place_of else 0
+        earlier = self.places[place - 1][: self.places[place - 1].index(after)] if place else ()
+        if any(key not in used and _arguments_of(key) != _arguments_of(after) for key in earlier):
+            return None
         while place < len(self.places) and any(key in used for key in self.places[place]):
             place += 1
         return place
@@ -681,11 +693,10 @@ class RunEntries:
         step = f"{self.prefix}{quoted(node.step)}/"
         self._fetch(self._prefix(step))
         known = self._nodes_of(step, opened)
-        place = 0 if after is None else known.next_place(after, used)
-        there = known.places[place][-1:] if after is not None and place < len(known.places) else []
-        passed = (
-            key for keys in reversed(known.places[:place]) if not any(key in used for key in keys) for key in keys[-1:]
-        )
+        place = None if after is None else known.next_place(after, used)
+        there = known.places[place][-1:] if place is not None and place < len(known.places) else []
+        before = known.places[: place or 0]
+        passed = (key for keys in reversed(before) if not any(key in used for key in keys) for key in keys[-1:])
         some = dict.fromkeys(known.by_arguments.get(node.arguments, ())[:_NEAREST], False)
         some |= dict.fromkeys(islice(passed, _NEAREST), False) | dict.fromkeys(there, True)
         for key, stood_there in some.items():
@@ -702,7 +713,7 @@ class RunEntries:
             headers = {key: header for key, header in headers.items() if header[1] < opened}
             by_arguments: dict[str, list[str]] = {}
             for key in headers:
-                by_arguments.setdefault(key[len(step) :].partition(".")[0], []).append(key)
+                by_arguments.setdefault(_arguments_of(key), []).append(key)
             times = {key: time for key, (flags, time) in headers.items() if time and not flags & TOMBSTONE}
             places, place_of = list[list[str]](), dict[str, int]()
             for key in sorted(times, key=lambda key: times[key]):

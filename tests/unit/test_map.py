@@ -450,7 +450,7 @@ def labelled(text: str, name: str = "none", *, concurrency: int = 1) -> str:
 def test_an_option_that_is_also_a_parameter_of_the_step_is_an_error(
     verb: str, arguments: list[Any], option: dict[str, Any]
 ) -> None:
-    ((name, value),) = option.items()
+    (name,) = option
     with checkpoint_scope("r") as run:
         with pytest.raises(UsageError, match=rf"Bind the parameter with functools\.partial\(labelled, {name}=\.\.\.\)"):
             getattr(run, verb)(labelled, arguments, **option)

@@ -27,6 +27,14 @@ def product(x: int, by: int) -> int:
     return x * by
 
 
+unit = 1
+
+
+@checkpointed
+def measured(x: int) -> int:
+    return x * unit
+
+
 @checkpointed
 def priced(n: int) -> int:
     rate: int = current_run().state.rate
@@ -76,6 +84,22 @@ def test_items_in_another_order_do_not_run() -> None:
 def test_an_item_changed_again_is_compared_with_the_last_change() -> None:
     edited = [[*FIRST[:33], x, *FIRST[34:]] for x in (33, 330, 3300, 33000)]
     assert _reasons(*edited) == ["argument `x`: 3300 -> 33000"]
+
+
+def test_a_changed_item_is_named_after_the_code_has_changed() -> None:
+    global unit
+    try:
+        for unit in (1, 2):
+            _reasons(FIRST, step=measured)
+        assert _reasons([*FIRST[:33], 330, *FIRST[34:]], step=measured) == ["argument `x`: 33 -> 330"]
+    finally:
+        unit = 1
+
+
+def test_what_follows_an_inserted_item_is_not_compared_with_the_item_after_next() -> None:
+    assert _reasons([1, 2, 3], [1, 99, 2, 3], [1, 99, 5, 3]) == ["new node"]
+    # The same, as far as anybody knows: what 330 was compared with is not used.
+    assert _reasons(FIRST, [*FIRST[:33], 330, *FIRST[34:]], [*FIRST[:33], 330, 340, *FIRST[35:]]) == ["new node"]
 
 
 def test_one_field_of_one_record_is_named() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -123,9 +123,7 @@ class Reason(NamedTuple):
         return {"reason": self.text, "changes": changes, "compared_with": self.compared_with}
 
 
-def compare(
-    entries: RunEntries, node: Node, now: Dependencies, run: Session, after: str | None = ""
-) -> Reason:
+def compare(entries: RunEntries, node: Node, now: Dependencies, run: Session, after: str | None = "") -> Reason:
     """What changed since the checkpoint that the node replaces. Without one, the node is new.
 
     That is the one with the same arguments, else the one that stood at the same place in the script, next after the checkpoint
