@@ -787,11 +787,12 @@ class Definition:
         return self.compare(call) if call.run.resumed else Reason(NEW)
 
     def compare(self, call: Call) -> Reason:
-        """What differs from the checkpoint that stood where this call stands, and is not used in this scope."""
-        run = call.run
-        return compare(
-            call.entries, call.node, self.dependencies(call), run, run.used_nodes, run.last.get(self.name, "")
-        )
+        """What differs from the checkpoint that stood where this call stands, and is not used in this scope.
+
+        A worker does not know which calls the other processes have made, so it knows no places.
+        """
+        after = None if call.run.is_worker else call.run.last.get(self.name, "")
+        return compare(call.entries, call.node, self.dependencies(call), call.run, after)
 
     def dependencies(self, call: Call) -> Dependencies:
         """What the call depends on, as far as that is known before it runs."""

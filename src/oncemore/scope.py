@@ -281,7 +281,7 @@ def _open_joined(reference: Reference) -> Session:
         return _shared_only(store)
     options = {name: getattr(reference, name) for name in ("strict", "inputs", "refresh", "packages")}
     run = _new_session(reference.id, store, **options)
-    run.attempt, run.distributed = reference.attempt, bool(reference.attempt)
+    run.attempt, run.distributed, run.opened = reference.attempt, bool(reference.attempt), reference.opened
     return run.open(announce=False)
 
 
