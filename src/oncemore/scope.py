@@ -24,7 +24,7 @@ from .errors import RunPaused, StoreError, UsageError, is_terminal, log, logger
 from .flight import Blocking
 from .identity import Packages
 from .keys import changed, record_key
-from .modules import loaded
+from .modules import about_to_open_run, loaded
 from .records import Reference, checked, ending
 from .run import Run
 from .session import Session, shared_only
@@ -162,12 +162,14 @@ class checkpoint_scope:
         return call
 
     def __enter__(self) -> Run:
+        about_to_open_run()
         return self._enter(self._open())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         _raise_pause(_close(self._exit(), error, default_store=self._store is None))
 
     async def __aenter__(self) -> Run:
+        about_to_open_run()
         opened: list[Session] = []
         try:
             await Blocking(lambda: opened.append(self._open())).later()
