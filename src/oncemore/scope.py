@@ -248,13 +248,12 @@ def find_run(reference: Reference | None, *, share: bool, store: StoreLike | Non
     The results of a step with a `store` of its own belong to no run.
     """
     if store is not None:
-        own = shared_results(store)
-        return None if own.disabled else own
+        return None if disabled() else shared_results(store)
     run = session_here()
     forked = run is not None and run.pid != os.getpid()
     if run is None or (reference is not None and forked):  # a run inherited through a fork is the parent's
-        if reference is None and not share:
-            return None
+        if (reference is None and not share) or disabled():
+            return None  # when disabled, no store is opened: not even one that would be refused
         run = shared_results() if reference is None else _join(reference)
     elif forked:
         _follow(run)
