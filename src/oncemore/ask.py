@@ -35,6 +35,8 @@ def ask(run: Session, question: str, name: str, choices: Sequence[Any] | None, k
     """The answer, recorded by an earlier scope or given on the terminal. RunPaused if there is none."""
     if kind.__name__ not in _KINDS:
         raise UsageError(f"question {name}: type={kind!r} is not one of str, int, float, bool")
+    if isinstance(choices, str):
+        raise UsageError(f"question {name}: choices={choices!r} must be a list: [{choices!r}]")
     if choices is not None and not (choices and all(type(each).__name__ in _KINDS for each in choices)):
         raise UsageError(f"question {name}: choices={choices!r} must be a list of texts or numbers")
     if any(node.identity is not None for node in steps_around()):

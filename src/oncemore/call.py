@@ -208,8 +208,8 @@ class Definition:
         self._limit(options["expires"], options["stale"])
         self.policy = policy_of(options["retries"], self.name)
         self.timeout = None if options["timeout"] is None else seconds(options["timeout"])
-        if self.timeout is not None and not self.timeout:
-            raise UsageError(f"step {self.name}: timeout={options['timeout']!r} is no time at all")
+        if self.timeout is not None and not 0 < self.timeout <= threading.TIMEOUT_MAX:
+            raise UsageError(f"step {self.name}: timeout={options['timeout']!r} is not a time that can be waited for")
         identity_options = {name: options[name] for name in _OF_IDENTITY}
         if options["inputs"] == inputs.OBSERVED:
             identity_options["inputs"] = ()

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import random
 import sys
+import threading
 import types
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec, resolve_name
+from importlib.util import find_spec, module_from_spec, resolve_name
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -184,6 +186,52 @@ def find_module(name: str) -> ModuleType:
             return sys.modules[alias]
     __import__(name)
     return sys.modules[name]
+
+
+# -- scripts that are imported only because a value needs their classes
+
+_for_classes: ContextVar[bool] = ContextVar("oncemore_for_classes", default=False)
+_importing = threading.RLock()
+ended_early: set[str] = set()  # the scripts whose import has ended where they would have opened a run
+
+
+class RunOpened(BaseException):
+    """Ends the import of a script that would open a run. Not an `Exception`, so that the script does not handle it."""
+
+
+def import_for_classes(name: str) -> None:
+    """Import a script, because a value needs its classes. Reading must not run it: the import ends where it opens a run.
+
+    What it has defined until then can be used. A module that does not exist is left to the caller.
+    """
+    with _importing:
+        if name in sys.modules:
+            return
+        try:
+            spec = find_spec(name)
+        except (ImportError, ValueError):
+            return
+        if spec is None or spec.loader is None:
+            return
+        module = sys.modules[name] = module_from_spec(spec)
+        token = _for_classes.set(True)
+        try:
+            spec.loader.exec_module(module)
+        except RunOpened:
+            ended_early.add(name)
+        except SystemExit:
+            pass  # the script has come to its end
+        except BaseException:
+            del sys.modules[name]
+            raise
+        finally:
+            _for_classes.reset(token)
+
+
+def about_to_open_run() -> None:
+    """End the import of a script that is only imported for its classes. For all others, nothing happens."""
+    if _for_classes.get():
+        raise RunOpened
 
 
 @cache

@@ -24,7 +24,7 @@ from .errors import RunPaused, StoreError, UsageError, is_terminal, log, logger,
 from .flight import Blocking
 from .identity import Packages
 from .keys import changed, record_key
-from .modules import loaded
+from .modules import about_to_open_run, loaded
 from .records import Reference, checked, ending
 from .run import Run
 from .session import Session, shared_only
@@ -162,12 +162,14 @@ class checkpoint_scope:
         return call
 
     def __enter__(self) -> Run:
+        about_to_open_run()
         return self._enter(self._open())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         _raise_pause(_close(self._exit(), error, default_store=self._store is None))
 
     async def __aenter__(self) -> Run:
+        about_to_open_run()
         opened: list[Session] = []
         try:
             await Blocking(lambda: opened.append(self._open())).later()
@@ -246,13 +248,12 @@ def find_run(reference: Reference | None, *, share: bool, store: StoreLike | Non
     The results of a step with a `store` of its own belong to no run.
     """
     if store is not None:
-        own = _shared_results_if_readable(store)
-        return None if own is None or own.disabled else own
+        return None if disabled() else _shared_results_if_readable(store)
     run = session_here()
     forked = run is not None and run.pid != os.getpid()
     if run is None or (reference is not None and forked):  # a run inherited through a fork is the parent's
-        if reference is None and not share:
-            return None
+        if (reference is None and not share) or disabled():
+            return None  # when disabled, no store is opened: not even one that would be refused
         run = _shared_results_if_readable() if reference is None else _join(reference)
     elif forked:
         _follow(run)

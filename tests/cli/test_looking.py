@@ -146,3 +146,64 @@ def test_the_history_in_the_readme_can_be_run_twice(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "readme.py"], check=True, capture_output=True, text=True).stdout for _ in "12"
     ]
     assert outputs[0] == outputs[1]
+
+
+UNGUARDED = """
+import asyncio
+from oncemore import checkpoint_scope, checkpointed
+
+class Point:
+    def __repr__(self):
+        return "Point()"
+
+@checkpointed
+def point():
+    return Point()
+
+@checkpointed
+def later():
+    open("later.txt", "w").close()
+
+print("starting")
+def main():
+    with checkpoint_scope("u") as run:
+        point()
+        if run.ask("Go on?", name="go", type=bool):
+            later()
+async def main_in_a_loop():
+    async with checkpoint_scope("u") as run:
+        point()
+        if run.ask("Go on?", name="go", type=bool):
+            later()
+"""
+LATE = """
+from oncemore import checkpoint_scope, checkpointed
+with checkpoint_scope("u"):
+    class Point: ...
+    checkpointed(lambda: Point(), name="point")()
+"""
+
+
+@pytest.mark.parametrize("last", ["main()", "asyncio.run(main_in_a_loop())"])
+def test_reading_a_value_of_the_scripts_own_class_does_not_go_on_with_the_run(tmp_path: Path, last: str) -> None:
+    (tmp_path / "unguarded.py").write_text(UNGUARDED + last)
+    paused = subprocess.run([sys.executable, "unguarded.py"], capture_output=True, text=True)
+    assert paused.returncode == 75, paused.stderr
+    history = History()
+    history.answer("u", "go", "yes")
+    events = list(history.run("u").events())
+    code, out, err = _command("get", "u", "point")
+    assert (code, out) == (0, "Point()\n"), err
+    read = "from oncemore import History; print(History().run('u').checkpoints.find('point').result())"
+    done = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True)
+    assert done.stdout == "starting\nPoint()\n", done.stderr
+    assert list(history.run("u").events()) == events
+    assert not Path("later.txt").exists()
+
+
+def test_a_class_that_a_script_defines_in_its_run_is_named_when_a_value_needs_it(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(LATE)
+    subprocess.run([sys.executable, "late.py"], check=True, capture_output=True)
+    code, out, err = _command("get", "u", "point")
+    assert (code, out) == (1, "")
+    assert "the script late opens a run before it defines Point: define it earlier" in err

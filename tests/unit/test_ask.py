@@ -155,6 +155,8 @@ def test_wrong_questions_are_refused() -> None:
         scope(lambda run: run.ask("?", type=list))
     with pytest.raises(UsageError, match="must be a list of texts or numbers"):
         scope(lambda run: run.ask("?", choices=[]))
+    with pytest.raises(UsageError, match=r"choices='yes' must be a list: \['yes'\]"):
+        scope(lambda run: run.ask("?", choices="yes"))
 
     @checkpointed(effect="once")
     def pay() -> str:

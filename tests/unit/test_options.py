@@ -674,6 +674,34 @@ def test_disabled_calls_are_plain_calls(script: Script) -> None:
     assert script(TWO_STEPS).lines == ["ran load", "ran train", "1 1"]
 
 
+EVERYWHERE = """
+    from oncemore import checkpoint_scope, checkpointed, memoized
+    from concurrent.futures import ProcessPoolExecutor
+    @checkpointed
+    def half(x):
+        return x // 2
+    @memoized
+    def third(x):
+        return x // 3
+    @memoized(store="./own")
+    def fourth(x):
+        return x // 4
+    if __name__ == "__main__":
+        print(third(3), fourth(4))
+        with checkpoint_scope("env"), ProcessPoolExecutor(1) as pool:
+            print(*pool.map(half, [2, 4]), *pool.map(third, [6, 9]), *pool.map(fourth, [12, 16]))
+"""
+
+
+def test_disabled_calls_open_no_store_wherever_they_are_made(script: Script, tmp_path: Path) -> None:
+    script(EVERYWHERE)
+    for store in (".oncemore", "own"):
+        assert (tmp_path / store).is_dir()
+    # Stores that are not encrypted would be refused.
+    done = script(EVERYWHERE, env={"ONCEMORE_DISABLE": "1", "ONCEMORE_ENCRYPT": "1"})
+    assert done.lines == ["1 1", "1 2 2 3 3 4"]
+
+
 @pytest.mark.parametrize("word", ["0", "off", "no", "false", "False", " OFF "])
 def test_a_word_for_no_does_not_disable(word: str, script: Script) -> None:
     script(TWO_STEPS)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 import random
 import signal
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +184,8 @@ def test_options_that_make_no_sense_are_refused() -> None:
     refuse("decides by exceptions only", retries=Retrying(retry=retry_if_exception_type() | retry_if_result(bool)))
     refuse("decides by exceptions only", retries=Retrying(retry_error_callback=lambda state: None))
     refuse("is not a duration", timeout="soon")
-    refuse("is no time at all", timeout=0)
+    for wrong in (0, math.inf, 1e12, timedelta(seconds=-1)):
+        refuse("is not a time that can be waited for", timeout=wrong)
 
     def items() -> Any:
         yield 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -35,7 +36,8 @@ def get(run: str, node: str, store: str | None, as_json: bool, pickle_to: str | 
 
     For a step, this is the value it returned; for a named checkpoint, the run's state. NODE is a node, a step, a name or an id
     as `show` prints them; if several checkpoints match, the newest is used. Unpickling imports the modules that define the
-    value's classes, from installed packages or the current directory.
+    value's classes, from installed packages or the current directory. If that is the script of a run, it is imported up to
+    where it opens the run; what it prints goes to standard error.
     """
     if as_json and pickle_to:
         raise click.UsageError("--json and --pickle cannot be combined.")
@@ -66,11 +68,14 @@ def _load(checkpoint: Checkpoint) -> Any:
     meta = checkpoint.meta()
     click.echo(f"unpickling {key}: {size(stored)}, written {timestamp(checkpoint.time)}, signature verified", err=True)
     if "main" in meta:
-        click.echo(f"its classes come from the script {meta['main']}, which is imported to load it", err=True)
+        click.echo(
+            f"its classes come from the script {meta['main']}, which is imported up to where it opens a run", err=True
+        )
     if {*meta.get("blobs", ())} - copied_chunks(meta):
         click.echo("it contains files: only their paths are shown, and the files on disk are left alone", err=True)
     import_from_cwd()
-    return checkpoint.result() if checkpoint.entry else checkpoint.state()
+    with contextlib.redirect_stdout(sys.stderr):  # an imported module may print
+        return checkpoint.result() if checkpoint.entry else checkpoint.state()
 
 
 def _write(path: str, value: Any) -> None:

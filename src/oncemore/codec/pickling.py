@@ -32,7 +32,15 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 from ..errors import CodecError
-from ..modules import canonical_name, global_generator, global_generators, loaded, of_class
+from ..modules import (
+    canonical_name,
+    ended_early,
+    global_generator,
+    global_generators,
+    import_for_classes,
+    loaded,
+    of_class,
+)
 from ..stores import Bytes
 
 Naming = Callable[[Any], Any]  # returns the name of an object that is not saved by value, or None
@@ -435,7 +443,19 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str, /) -> Any:
         if module in ("__main__", "__mp_main__") and self._main:
             module = self._main
-        return super().find_class("__main__" if module == canonical_name("__main__") else module, name)
+        if module == canonical_name("__main__"):
+            return super().find_class("__main__", name)
+        if module == self._main:
+            import_for_classes(module)
+        try:
+            return super().find_class(module, name)
+        except AttributeError as error:
+            if module not in ended_early:
+                raise
+            raise AttributeError(
+                f"the script {module} opens a run before it defines {name}: define it earlier, or open the run under "
+                f'`if __name__ == "__main__":`'
+            ) from error
 
 
 # --- objects that cannot be pickled -----------------------------------------------------------------------------------
