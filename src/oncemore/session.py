@@ -620,7 +620,7 @@ class Session:
             if written is None:
                 if data.opening is not None and unseeded is not None:
                     unseeded.written = False
-                log("run %s: %s was recorded by another attempt first; its checkpoint stays", self.id, node.id)
+                log("run %s: %s was recorded by another caller first; that checkpoint stays", self.id, node.id)
                 return
             applied(self, written.entry)
             self.snapshots.written(snapshot, written.stored_bytes)

@@ -239,7 +239,7 @@ def replace_key(before: Key) -> Key:
             raise UsageError(f"another process has just replaced the key in {path}: run `oncemore key rotate` again")
         draft = _draft(path)
         try:
-            with contextlib.suppress(FileExistsError):  # left by an attempt that was killed
+            with contextlib.suppress(FileExistsError):  # left by a process that was killed
                 os.link(path, earlier_key_file(before.id))
             os.replace(draft, path)
         finally:

@@ -515,9 +515,9 @@ def checkpointed(function: Callable[..., Any] | None = None, /, **options: Unpac
                 file that Python code opens for reading while the function runs, or that an argument names
     effect      "once": a call that was performed is never silently performed again, whatever was edited; if the process
                 dies while the function runs, the next run stops and asks (`UnknownOutcome`)
-    retries     further attempts after an exception: a number (with waits that double, from 1 to 60 seconds), or a
-                `tenacity.Retrying`; what a failed attempt changed is put back before the next one
-    timeout     the longest that one attempt may take ("30s", seconds); after that it fails with `StepTimeout`
+    retries     further tries after an exception: a number (with waits that double, from 1 to 60 seconds), or a
+                `tenacity.Retrying`; what a failed try changed is put back before the next one
+    timeout     the longest that one try may take ("30s", seconds); after that it fails with `StepTimeout`
     outputs     the files that it writes: patterns like "{folder}/*.csv" over its parameters, or a function of them; they
                 are saved, and restored when the call is skipped
     outputs_keep  False: only digests of the outputs are saved; a missing or changed file makes the function run again

@@ -34,7 +34,7 @@ class Expired(BaseException):
 
 
 class Limit:
-    """The time limit of one attempt at a node."""
+    """The time limit of one try at a node."""
 
     def __init__(self, node: str, seconds: float) -> None:
         self._node, self._seconds = node, seconds

@@ -211,7 +211,7 @@ class Calls(Surrounding):
                 context.run.give_back(call, number)
 
     def undo(self, context: CallContext, note: Taken) -> None:
-        """The effects of the steps it called have been put back: the next attempt applies them again."""
+        """The effects of the steps it called have been put back: the next try applies them again."""
         context.run.applied.difference_update(note.applied)
 
     def restore(self, context: CallContext, effect: dict[str, int]) -> None:
