@@ -208,7 +208,7 @@ class Definition:
         self.policy = policy_of(options["retries"], self.name)
         self.timeout = None if options["timeout"] is None else seconds(options["timeout"])
         if self.timeout is not None and not self.timeout:
-            raise UsageError(f"step {self.name}: timeout={options['timeout']!r} is no time at all")
+            raise UsageError(f"step {self.name}: timeout={options['timeout']!r} must be longer than zero")
         identity_options = {name: options[name] for name in _OF_IDENTITY}
         if options["inputs"] == inputs.OBSERVED:
             identity_options["inputs"] = ()

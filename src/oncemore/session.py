@@ -134,7 +134,7 @@ class Workers:
                             report.notify(event)
                 new = self._inbox.take(lambda scope: scope == run.attempt).get(run.attempt, Reuse())
             except StoreError as error:
-                log("run %s: what its workers did cannot be read: %s", run.id, error)
+                log("run %s: could not read what its workers did: %s", run.id, error)
                 return
             self.reuse.update(new)
             if report is not None:
@@ -685,7 +685,7 @@ class Session:
 
 
 def _unknown_refresh(where: str, name: str, known: Collection[str]) -> str:
-    names = f"Known are {', '.join(sorted(known))}, and all" if known else "There is none"
+    names = f"Known names: {', '.join(sorted(known))}, all" if known else "There are none"
     return f"{where}: no step or loop has this name.{did_you_mean(name, known)} {names}"
 
 

@@ -161,7 +161,7 @@ def _read(path: str) -> bytes:
         cause = (
             "HOME is not set, and this user has no home directory" if home is None else f"HOME={home} is not absolute"
         )
-        raise UsageError(f"no place for the key file: {cause}; set HOME, or set ONCEMORE_KEY to a secret of your own")
+        raise UsageError(f"can't locate the key file: {cause}; set HOME, or set ONCEMORE_KEY to a secret of your own")
     try:
         if not os.path.exists(path):
             _create(path)

@@ -504,12 +504,12 @@ def checkpointed(function: Callable[..., Any] | None = None, /, **options: Unpac
     code        which code is part of the identity: "deep" (default), the function and all project code it reaches; "own",
                 the function alone; "version", none, only `version`
     share       any run may reuse the result; also works outside a scope, on the default store
-    store       with `share`: a path, URL or `Store` for its results, inside scopes, too. The function then runs as outside of
+    store       with `share`: a path, URL or `Store` for its results, inside scopes, too. The function then runs as if outside
                 any scope: it is in no run's history, and neither are the steps that it calls
     expires     results older than this ("1d", "2h", seconds) are not reused
-    stale       with `share` and `expires`: for so long after that, an expired result is returned at once, and a thread or
+    stale       with `share` and `expires`: for this long after that, an expired result is returned at once, and a thread or
                 task computes a new one behind it
-    validate    a function that is passed what is recorded of a call (`Recorded`) and returns whether the result is valid
+    validate    a function that gets the record of a call (`Recorded`) and returns whether the result is valid
     every_call  the n-th identical call in a run has a checkpoint of its own
     inputs      parameters with paths of files whose content is part of the identity; or "observed": the content of every
                 file that Python code opens for reading while the function runs, or that an argument names

@@ -182,7 +182,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
     refuse("decides by exceptions only", retries=Retrying(retry=retry_if_exception_type() | retry_if_result(bool)))
     refuse("decides by exceptions only", retries=Retrying(retry_error_callback=lambda state: None))
     refuse("is not a duration", timeout="soon")
-    refuse("is no time at all", timeout=0)
+    refuse("must be longer than zero", timeout=0)
 
     def items() -> Any:
         yield 1

@@ -125,8 +125,8 @@ def compare(
 ) -> Reason:
     """What changed since the checkpoint that the node replaces. Without one, the node is new.
 
-    That is the one with the same arguments, else the one that stood at the same place in the script, next after the checkpoint
-    `after`, else one that was left out on the way there. Checkpoints `used` in this scope belong to other calls.
+    That is the checkpoint with the same arguments. Without one, it is the one recorded next after `after`, the checkpoint of the
+    step's preceding call; or else one recorded before that and not used. Checkpoints `used` in this scope belong to other calls.
     """
     meta = entries.readings(node)
     if meta is not None:

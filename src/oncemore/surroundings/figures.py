@@ -76,7 +76,9 @@ class Figures(Surrounding):
         shared = set(context.roots.known) if stayed else set[int]()
         for each in walk_from(context.value).found if stayed else ():
             if id(each) not in shared and _figure_of(each) in [then.figure for then in stayed.values()]:
-                raise CodecError("it returns part of a figure that was open before. Return what you need of it instead")
+                raise CodecError(
+                    "it returns part of a figure that was open before. Return only the data that you need from it"
+                )
         axes = {
             number: now[number].axes.index(current)
             for number, then in stayed.items()

@@ -179,7 +179,7 @@ class Process(Surrounding):
             try:
                 os.chdir(note.folder[0])
             except OSError as error:
-                raise CodecError(f"the working directory cannot be {note.folder[0]} again: {error}") from error
+                raise CodecError(f"the working directory cannot be set back to {note.folder[0]}: {error}") from error
 
     def repeat(self, context: CallContext, effect: dict[str, Any]) -> None:
         """For the enclosing steps: these are set, to whatever values they have now."""
