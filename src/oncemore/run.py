@@ -257,7 +257,7 @@ class Run(RunView):
 
         `RunPaused` leaves the scope, and a script that does not catch it ends with exit code 75. `oncemore answer RUN NAME VALUE`
         or `History.answer` records the answer, and the script goes on when it is started again. The answer is one of
-        `choices`, or of this `type`: str, int, float or bool. With `prompt`, the question is asked on the terminal, if there is one.
+        `choices`, or of this `type`: str, int, float or bool. With `prompt`, it is asked on the terminal, if there is one.
         """
         return ask(self._session, question, name, choices, type, prompt)
 

@@ -46,10 +46,8 @@ def _lost(run: RepairedRun) -> str:
 def _verdict(found: Repaired) -> list[str]:
     if not found.aside and found.unsound:
         damaged = plural(len(found.unsound), "entry", "entries")
-        return [
-            f"nothing to repair: SQLite reports no damage, but {damaged} can't be verified; "
-            f"what they held is computed again when it is needed"
-        ]
+        verdict = f"nothing to repair: SQLite reports no damage, but {damaged} can't be verified"
+        return [f"{verdict}; what they held is computed again when it is needed"]
     if not found.aside:
         return ["nothing to repair: the database and all its entries are intact"]
     lines = [f"{plural(found.entries, 'entry', 'entries')} recovered; the damaged database is now {found.aside}"]
