@@ -17,7 +17,8 @@ This page is generated from the program by `python -m docs.cli_reference`.
 
 `pip install 'oncemore[cli]'` installs the command `oncemore`. The store is given by `--store`, else by `ONCEMORE_STORE`;
 the default is the folder `.oncemore` of the project that you are in: the nearest folder, from the working directory upward,
-with `.oncemore`, `pyproject.toml` or `.git`. All commands except `repair` can be used while jobs are running.
+with `.oncemore`, `pyproject.toml` or `.git`. All commands except `repair` and `key rotate` can be used while jobs
+are running.
 
 On a terminal, tables are colored and long ones go through a pager; in a pipe, the output is plain columns. Commands that
 read have `--json`. Commands that remove something ask for confirmation unless `--yes` is given; without a terminal and

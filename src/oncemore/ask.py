@@ -1,6 +1,6 @@
-"""A pause for a human: `run.ask`. The run ends until somebody has answered, and goes on from there when it is started again.
+"""A pause for a human: `run.ask`. Without an answer, the run ends; started again after the answer, it goes on from there.
 
-An answer is the checkpoint of a step whose arguments are the question. Its function does not know the answer, so it raises
+An answer is the checkpoint of a step whose arguments are the question. Without one, its function raises
 `RunPaused`; `answer` writes the checkpoint. Forgetting, rolling back and forking therefore treat it like any other.
 """
 
@@ -38,7 +38,7 @@ def ask(run: Session, question: str, name: str, choices: Sequence[Any] | None, k
     if isinstance(choices, str):
         raise UsageError(f"question {name}: choices={choices!r} must be a list: [{choices!r}]")
     if choices is not None and not (choices and all(type(each).__name__ in _KINDS for each in choices)):
-        raise UsageError(f"question {name}: choices={choices!r} must be a list of texts or numbers")
+        raise UsageError(f"question {name}: choices={choices!r} must be a list of texts, numbers or booleans")
     if any(node.identity is not None for node in steps_around()):
         raise UsageError(
             f'question {name}: it is asked in a step with effect="once", which can\'t be paused; ask before calling the step'
@@ -48,7 +48,7 @@ def ask(run: Session, question: str, name: str, choices: Sequence[Any] | None, k
     if run.disabled:
         found = on_terminal() if prompt else None
         if found is None:
-            raise UsageError(f"question {name}: with ONCEMORE_DISABLE, no answer can be recorded")
+            raise UsageError(f"question {name} has no answer: with ONCEMORE_DISABLE, none can be recorded. Unset it")
         return found.value
     definition = _definition(name)
     definition.on_terminal = on_terminal if prompt else None
@@ -133,7 +133,7 @@ def shown(question: str, choices: Sequence[Any]) -> str:
 
 
 def parsed(value: Any, choices: Sequence[Any], kind: str) -> Any:
-    """The answer that `value` stands for: one of the choices, or of that type. Text may stand for any of them."""
+    """The answer that `value` means: one of the choices, or a value of that type. It may be the text of either."""
     if choices:
         for each in choices:
             if (type(value) is type(each) and value == each) or value == str(each):
@@ -168,7 +168,7 @@ def pending(store: Store, record: Record) -> list[Asked]:
 
 
 def answer(store: Store, run_id: str, which: str, value: Any) -> Any:
-    """Record the answer to a question, given by its name or node. Returns the answer, which `value` may be the text of."""
+    """Record the answer to a question, given by its name or node. `value` is the answer or its text. Returns the answer."""
     record = records.read(store, run_id)
     questions = pending(store, record)
     named = [each for each in questions if each.node == which] or [each for each in questions if each.step == which]
@@ -176,7 +176,7 @@ def answer(store: Store, run_id: str, which: str, value: Any) -> Any:
         names = [name for each in questions for name in (each.step, each.node)]
         known = ", ".join(each.node for each in questions) or "none"
         hint = did_you_mean(which, names)
-        raise UsageError(f"run {run_id} waits for no answer to {which!r}; open questions: {known}.{hint}")
+        raise UsageError(f"run {run_id} has no open question {which!r}; open questions: {known}.{hint}")
     if len(named) > 1:
         nodes = ", ".join(each.node for each in named)
         raise UsageError(f"{len(named)} questions are named {which}; answer them one by one: {nodes}")
@@ -202,7 +202,7 @@ def answer(store: Store, run_id: str, which: str, value: Any) -> Any:
 
 
 def instructions(store: Store, run_id: str, *, default_store: bool) -> str:
-    """What people have to do now that the run is paused."""
+    """How to answer the open questions, for the terminal."""
     questions = pending(store, records.read(store, run_id))
     names = [each.step for each in questions]
     lines = [f"run {run_id} is paused until {'this is' if len(questions) == 1 else 'these are'} answered:"]

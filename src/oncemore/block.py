@@ -33,7 +33,7 @@ class Block:
     recalled.
     """
 
-    # Only plain data, since steps that read it depend on it. What an open block needs besides is in `_open`.
+    # Only plain data, because steps that read it depend on it. The rest of an open block's state is in `_open`.
 
     def __init__(
         self, run: Session, name: str, values: Mapping[str, Any], ignore: Collection[str], frame: FrameType
@@ -85,7 +85,7 @@ class Block:
                 await drive_async(path)
 
     def _begin(self) -> Path[Any] | None:
-        """The path that decides whether the body runs; None if it runs in any case and is not recorded."""
+        """The path that decides whether the body runs; None if the body always runs and is not recorded."""
         call = _open.get(self)
         if call is None or call.entered:
             raise UsageError(f"block {self.name} can be entered only once; call run.block(...) again")

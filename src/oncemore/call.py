@@ -70,51 +70,51 @@ class InvokeWithin:
 
 
 class Tries:
-    """The attempts at one call; without a policy there is only one."""
+    """The tries of one call: just one unless the step has `retries`."""
 
     def __init__(self, policy: Policy | None) -> None:
-        self._attempts = None if policy is None else policy.attempts()
+        self._counter = None if policy is None else policy.counter()
         self._limits: list[Limit] = []
         self._running: RunningStep | None = None
         self.wait = 0.0  # seconds until the next one
 
     def begin(self, run: Session, node: Node) -> None:
-        """An attempt is about to be made."""
+        """A try is about to begin."""
         self._running = self._running or run.begin(node)
-        if self._attempts is not None:
-            self._attempts.begin()
+        if self._counter is not None:
+            self._counter.begin()
 
     def end(self, run: Session) -> None:
-        """There is no further attempt."""
+        """There is no further try."""
         if self._running is not None:
             run.started.end(self._running)
 
     def limit(self, node: Node, seconds: float) -> Limit:
-        """The time limit of the attempt."""
+        """The time limit of the next try."""
         self._limits.append(Limit(node.id, seconds))
         return self._limits[-1]
 
     def ended(self, error: Exception) -> bool:
-        """Whether the attempt has raised this because its time was up."""
+        """Whether a try raised this error because its time was up."""
         return any(limit.error is error for limit in self._limits)
 
     @property
     def running_late(self) -> bool:
-        """Whether an attempt whose time was up is still running."""
+        """Whether a try whose time was up is still running."""
         return any(limit.running_late for limit in self._limits)
 
     def want_another(self, error: Exception) -> bool:
-        """Whether there is to be another attempt."""
-        wait = None if self._attempts is None else self._attempts.wait_after(error)
+        """Whether the step is to be tried again after this error."""
+        wait = None if self._counter is None else self._counter.wait_after(error)
         self.wait = wait or 0.0
         return wait is not None
 
     def event(self, node: Node, error: Exception, seconds: float) -> StepRetried:
-        """The attempt has failed, and there is another one."""
-        assert self._attempts is not None
+        """The event for a try that failed and is followed by another."""
+        assert self._counter is not None
         message = f"{type(error).__name__}: {error}"
-        number, most = self._attempts.number - 1, self._attempts.most
-        return StepRetried(**node.about(), attempt=number, most=most, error=message, wait=self.wait, seconds=seconds)
+        number, most = self._counter.number - 1, self._counter.most
+        return StepRetried(**node.about(), number=number, most=most, error=message, wait=self.wait, seconds=seconds)
 
 
 @dataclass(eq=False, slots=True)
@@ -181,7 +181,7 @@ _tasks: set[Any] = set()  # an event loop holds its tasks weakly
 _OF_IDENTITY = ("version", "ignore", "key", "code", "inputs", "redact", "packages")
 _SHARED = frozenset(
     ["arguments", "globals", "state", "random"]
-)  # effects on what the body of another attempt can change
+)  # effects on objects that an abandoned try may still be changing
 _CHANGES_ELSEWHERE = "its changes were recorded with a step that ran at the same time and is not skipped"
 
 
@@ -603,7 +603,7 @@ class Definition:
             effects = watcher.effects()
             if tries.running_late and not _SHARED.isdisjoint(effects):
                 raise CodecError(
-                    "an attempt that took too long was still running, and may have made some of the changes"
+                    "an earlier try, abandoned when its time was up, was still running and may have made some of the changes"
                 )
         except (CodecError, StoreError) as error:
             yield Blocking(functools.partial(run.not_saved, node, str(error), seconds=elapsed))
@@ -685,7 +685,7 @@ class Definition:
             del failure  # it refers to this frame
 
     def _undo(self, watcher: Watcher, again: bool) -> bool:
-        """Put back what a failed attempt changed. Whether to make another one."""
+        """Put back what a failed try changed. False if the step can't be tried again, because something can't be put back."""
         try:
             watcher.undo()
         except CodecError as error:

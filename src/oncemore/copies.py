@@ -1,8 +1,8 @@
-"""Results as readers see them who have no caller: `get`, `Checkpoint.result()`, `Result.get()`.
+"""Results as they are read outside a call: `get`, `Checkpoint.result()`, `Result.get()`.
 
 A step that returns its argument, a global or a state value, or part of one, is recorded with a reference: skipping it returns
-the caller's own object. Who looks at the checkpoint later has no such object. So a copy of the result is stored, too, as it was
-when the step ended. A small copy is part of the entry's metadata. A large one is stored like a file, in chunks by content:
+the caller's own object. A reader of the checkpoint has no such object. So a copy of the result is stored, too, as it was when the
+step ended. A small copy is part of the entry's metadata. A large one is stored like a file, in chunks by content:
 several steps that return the same object store it once. Skipping a step does not read it.
 """
 
@@ -92,7 +92,7 @@ def _items(store: Store, entry: Decoded, step: str, read: Callable[[str], Decode
 def _load(copy: Copy, step: str, frame: Callable[[Any], bytearray]) -> Any:
     if "missing" in copy:
         raise NotRecorded(
-            f"the result of {step} contains an object of its caller that was not copied: {copy['missing']}. Call the step to "
+            f"the result of {step} contains an object of its caller that could not be copied: {copy['missing']}. Call the step to "
             f"get its result"
         )
     try:

@@ -425,7 +425,7 @@ class RunEntries:
         """Write the checkpoint, its event and, the first time, the parts of its code, in one transaction. Returns the event.
 
         The checkpoint of a step that read something, or a large one, is stored under a variant key; the node's own entry is
-        then a pointer. Returns None, and writes nothing, if another attempt has written its result since this one began.
+        then a pointer. Returns None, and writes nothing, if another caller has written a result since this one began.
         """
         before = self._meta_before(node, checkpoint.seen)
         was_pointer = "readings" in before

@@ -174,13 +174,13 @@ class StepFailed(StepEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class StepRetried(StepEvent):
-    """An attempt at a step raised an exception, and the step is tried again after `wait` seconds.
+    """A try of a step with `retries` raised an exception, and the step is tried again after `wait` seconds.
 
-    `attempt` is the number of the attempt that failed, and `most` how many there are at most, if that is known; `seconds` is
+    `number` is that of the failed try, from 1, and `most` the maximum, 0 if unknown; `seconds` is
     how long it took.
     """
 
-    attempt: int = 0
+    number: int = 0
     most: int = 0
     error: str = ""
     wait: float = 0.0
@@ -188,9 +188,9 @@ class StepRetried(StepEvent):
 
     @property
     def line(self) -> str:
-        """What happens next: "attempt 2 of 4 in 3.1 s: TimeoutError: ..."."""
+        """What happens next: "try 2 of 4 in 3.1 s: TimeoutError: ..."."""
         of = f" of {self.most}" if self.most else ""
-        return f"attempt {self.attempt + 1}{of} in {duration(self.wait, milliseconds=True)}: {self.error}"
+        return f"try {self.number + 1}{of} in {duration(self.wait, milliseconds=True)}: {self.error}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,7 +75,7 @@ stopping: ContextVar[threading.Event | None] = ContextVar(
 
 
 class Stopped(BaseException):
-    """The map that this call belongs to ends early, because of another call or Ctrl-C, and this call was only waiting."""
+    """Ends a call that is only waiting, because its map ends early: another call failed, or Ctrl-C."""
 
 
 class Pause:

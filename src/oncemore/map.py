@@ -202,7 +202,7 @@ def _step_of(step: Any) -> Definition | None:
     definition: Definition = unbound._self_definition
     if definition.yields:
         raise UsageError(
-            f"step {definition.name} is a generator, which runs when it is read: rate= has no effect on it"
+            f"step {definition.name} is a generator function, whose body runs while its items are consumed: leave out rate="
         )
     return definition if unbound._self_find_run() is not None else None
 

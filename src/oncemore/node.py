@@ -63,7 +63,7 @@ class Node:
 
     @property
     def idempotency_key(self) -> str:
-        """Equal for all attempts at this node, even after its code was fixed, and different for every other node."""
+        """Equal whenever this node runs, even after its code was fixed, and different for every other node."""
         if not self.call and self.name is not None:
             self.call = self.name()
         return idempotency_key_of(self.owner, self.call)
@@ -136,7 +136,7 @@ steps_around = _inside.get
 
 
 def idempotency_key() -> str:
-    """A key for this node to pass to an API: equal in every attempt at it, and different for every other node.
+    """A key for this node to pass to an API: equal whenever it runs, and different for every other node.
 
     Outside a step, and in a step called without a run, each call returns a new key.
 

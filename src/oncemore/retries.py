@@ -1,4 +1,4 @@
-"""Further attempts at a step that failed: the option `retries=`. The policy is tenacity's, carried out by `call.py`."""
+"""Trying a failed step again: the option `retries=`. The policy is tenacity's, carried out by `call.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Retries = Union[int, "Retrying", None]
 
 _FIRST_WAIT, _LONGEST_WAIT = 1, 60  # seconds: each wait is twice the one before, and up to a second more, at random
-_FINAL = (UsageError, UnknownOutcome)  # another attempt would fail in the same way
+_FINAL = (UsageError, UnknownOutcome)  # another try would fail in the same way
 
 
 class Policy:
@@ -22,8 +22,8 @@ class Policy:
     def __init__(self, retrying: Retrying) -> None:
         self._retrying = retrying
 
-    def attempts(self) -> Attempts:
-        return Attempts(self._retrying.copy())
+    def counter(self) -> Counter:
+        return Counter(self._retrying.copy())
 
 
 def policy_of(option: Any, step: str) -> Policy | None:
@@ -39,7 +39,7 @@ def policy_of(option: Any, step: str) -> Policy | None:
         return Policy(tenacity.Retrying(stop=tenacity.stop_after_attempt(option + 1), wait=wait))
     if not isinstance(option, tenacity.Retrying):
         raise UsageError(
-            f"step {step}: retries={option!r} is not supported; use a number of further attempts or a tenacity.Retrying(...), "
+            f"step {step}: retries={option!r} is not supported; use a number of further tries or a tenacity.Retrying(...), "
             f"for coroutine functions, too"
         )
     if option.retry_error_callback is not None or any(
@@ -59,8 +59,8 @@ def _parts(condition: Any) -> Iterator[Any]:
         yield from _parts(each)
 
 
-class Attempts:
-    """The attempts at one call; `number` is that of the current one, `most` how many there are at most (0: unknown)."""
+class Counter:
+    """Counts the tries of one call. `number` is the current one, from 1; `most` is their maximum, 0 if unknown."""
 
     def __init__(self, retrying: Retrying) -> None:
         from tenacity import RetryCallState
@@ -75,11 +75,11 @@ class Attempts:
         return self._state.attempt_number
 
     def begin(self) -> None:
-        """An attempt is about to be made."""
+        """A try is about to begin."""
         self._retrying.iter(self._state)
 
     def wait_after(self, error: Exception) -> float | None:
-        """The seconds to wait before the next attempt, now that this one raised an error; None if it was the last."""
+        """The seconds to wait before the next try, now that this one raised an error; None if it was the last."""
         if isinstance(error, _FINAL) or not self._retrying.enabled:
             return None
         self._state.set_exception((type(error), error, error.__traceback__))

@@ -131,7 +131,7 @@ class Outbox:
             self._gathered.write(self._store, self._prefix)
             self._gathered = Reuse()
         except StoreError as error:
-            log("what a worker reused could not be written, and is tried again with the next hit: %s", error)
+            log("could not write what a worker reused, trying again at the next hit: %s", error)
         self._sent += 1
 
 

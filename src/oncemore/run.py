@@ -232,10 +232,10 @@ class Run(RunView):
     def block(self, name: str, /, *, ignore: Collection[str] = (), **values: Any) -> Block:
         """Make a piece of a script a step: `with run.block("clean") as b:`, with the body under `if b.todo:`.
 
-        The body runs unless it is recorded, and its result is `b.value`. What it reads counts: its code and the code it
-        reaches, and all variables, except those that `ignore` lists. `values` count as well; one with the name of a variable
-        says what identifies it (`raw=raw.version`). Variables that the body assigns are restored when it is skipped; before
-        Python 3.13 not those of a function, whose body returns them in `b.value`.
+        The body is skipped if it is recorded; its result is `b.value`. It is identified by its code, the code that it reaches,
+        all variables that it reads except those in `ignore`, and `values`. A value with the name of a variable identifies that
+        variable (`raw=raw.version`). Skipping the body restores the variables that it assigned. In a function, that needs
+        Python 3.13: before, return them in `b.value`.
         """
         return Block(self._session, name, values, ignore, sys._getframe(1))
 
@@ -254,11 +254,11 @@ class Run(RunView):
         type: type[Any] = str,
         prompt: bool = False,
     ) -> Any:
-        """Return a human's answer to a question; without one, the run ends here until it has been answered.
+        """Return a human's answer to a question. Without one, the run ends here; start it again once there is an answer.
 
         `RunPaused` leaves the scope, and a script that does not catch it ends with exit code 75. `oncemore answer RUN NAME VALUE`
-        or `History.answer` records the answer, and the script goes on when it is started again. It is one of `choices`, or of
-        this `type`: str, int, float or bool. With `prompt`, the question is asked on the terminal, if there is one.
+        or `History.answer` records the answer, and the script goes on when it is started again. The answer is one of
+        `choices`, or of this `type`: str, int, float or bool. With `prompt`, it is asked on the terminal, if there is one.
         """
         return ask(self._session, question, name, choices, type, prompt)
 

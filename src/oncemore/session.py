@@ -134,7 +134,7 @@ class Workers:
                             report.notify(event)
                 new = self._inbox.take(lambda scope: scope == run.attempt).get(run.attempt, Reuse())
             except StoreError as error:
-                log("run %s: what its workers did cannot be read: %s", run.id, error)
+                log("run %s: could not read what its workers did: %s", run.id, error)
                 return
             self.reuse.update(new)
             if report is not None:
@@ -622,7 +622,7 @@ class Session:
             if written is None:
                 if data.opening is not None and unseeded is not None:
                     unseeded.written = False
-                log("run %s: %s was recorded by another attempt first; its checkpoint stays", self.id, node.id)
+                log("run %s: %s was recorded by another caller first; that checkpoint stays", self.id, node.id)
                 return
             applied(self, written.entry)
             self.snapshots.written(snapshot, written.stored_bytes)
@@ -687,7 +687,7 @@ class Session:
 
 
 def _unknown_refresh(where: str, name: str, known: Collection[str]) -> str:
-    names = f"Known are {', '.join(sorted(known))}, and all" if known else "There is none"
+    names = f"Known names: {', '.join(sorted(known))}, all" if known else "There are none"
     return f"{where}: no step or loop has this name.{did_you_mean(name, known)} {names}"
 
 

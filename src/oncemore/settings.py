@@ -161,7 +161,7 @@ def _read(path: str) -> bytes:
         cause = (
             "HOME is not set, and this user has no home directory" if home is None else f"HOME={home} is not absolute"
         )
-        raise UsageError(f"no place for the key file: {cause}; set HOME, or set ONCEMORE_KEY to a secret of your own")
+        raise UsageError(f"can't locate the key file: {cause}; set HOME, or set ONCEMORE_KEY to a secret of your own")
     try:
         if not os.path.exists(path):
             _create(path)
@@ -239,7 +239,7 @@ def replace_key(before: Key) -> Key:
             raise UsageError(f"another process has just replaced the key in {path}: run `oncemore key rotate` again")
         draft = _draft(path)
         try:
-            with contextlib.suppress(FileExistsError):  # left by an attempt that was killed
+            with contextlib.suppress(FileExistsError):  # left by a process that was killed
                 os.link(path, earlier_key_file(before.id))
             os.replace(draft, path)
         finally:

@@ -504,20 +504,20 @@ def checkpointed(function: Callable[..., Any] | None = None, /, **options: Unpac
     code        which code is part of the identity: "deep" (default), the function and all project code it reaches; "own",
                 the function alone; "version", none, only `version`
     share       any run may reuse the result; also works outside a scope, on the default store
-    store       with `share`: a path, URL or `Store` for its results, inside scopes, too. The function then runs as outside of
+    store       with `share`: a path, URL or `Store` for its results, inside scopes, too. The function then runs as if outside
                 any scope: it is in no run's history, and neither are the steps that it calls
     expires     results older than this ("1d", "2h", seconds) are not reused
-    stale       with `share` and `expires`: for so long after that, an expired result is returned at once, and a thread or
+    stale       with `share` and `expires`: for this long after that, an expired result is returned at once, and a thread or
                 task computes a new one behind it
-    validate    a function that is passed what is recorded of a call (`Recorded`) and returns whether the result is valid
+    validate    a function that gets the record of a call (`Recorded`) and returns whether the result is valid
     every_call  the n-th identical call in a run has a checkpoint of its own
     inputs      parameters with paths of files whose content is part of the identity; or "observed": the content of every
                 file that Python code opens for reading while the function runs, or that an argument names
     effect      "once": a call that was performed is never silently performed again, whatever was edited; if the process
                 dies while the function runs, the next run stops and asks (`UnknownOutcome`)
-    retries     further attempts after an exception: a number (with waits that double, from 1 to 60 seconds), or a
-                `tenacity.Retrying`; what a failed attempt changed is put back before the next one
-    timeout     the longest that one attempt may take ("30s", seconds); after that it fails with `StepTimeout`
+    retries     further tries after an exception: a number (with waits that double, from 1 to 60 seconds), or a
+                `tenacity.Retrying`; what a failed try changed is put back before the next one
+    timeout     the longest that one try may take ("30s", seconds); after that it fails with `StepTimeout`
     outputs     the files that it writes: patterns like "{folder}/*.csv" over its parameters, or a function of them; they
                 are saved, and restored when the call is skipped
     outputs_keep  False: only digests of the outputs are saved; a missing or changed file makes the function run again

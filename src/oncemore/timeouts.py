@@ -3,9 +3,9 @@
 A coroutine is cancelled. A plain function in the main thread is interrupted by a timer signal, as by Ctrl-C. Python can't
 interrupt any other thread, so there the body gets a thread of its own, which is abandoned when the time is up: whatever it
 calls goes on to its end, but it can't reach the run any more (see `check`). The same happens in the main thread if the program
-uses the signal or the timer itself, or if the system has none.
+uses the signal or the timer itself, or if the system lacks them.
 
-Inside the body, the end of the time is no `Exception`: neither the body's own `except Exception` nor an inner step takes it
+Inside the body, a timeout is not an `Exception`: neither the body's own `except Exception` nor an inner step takes it
 for an ordinary failure. Outside, it is a `StepTimeout`.
 """
 
@@ -34,12 +34,12 @@ class Expired(BaseException):
 
 
 class Limit:
-    """The time limit of one attempt at a node."""
+    """The time limit of one try at a node."""
 
     def __init__(self, node: str, seconds: float) -> None:
         self._node, self._seconds = node, seconds
         self._deadline = 0.0
-        self._passed = False  # whether the body was told
+        self._passed = False  # whether the body was interrupted
         self.error: StepTimeout | None = None  # what `call` or `wait_for` raised because the time was up
         self._abandoned = False
         self._around = _of_body.get()

@@ -195,7 +195,7 @@ def test_a_home_that_cannot_be_written_names_the_key_file_and_the_variable(scrip
 
 def test_a_home_that_is_no_absolute_path_gets_no_key_and_says_so(script: Script) -> None:
     done = script(STEPS, "1", env={"HOME": "here", "XDG_CONFIG_HOME": None}, expect=1)
-    assert "no place for the key file: HOME=here is not absolute; set HOME, or set ONCEMORE_KEY" in done.err
+    assert "can't locate the key file: HOME=here is not absolute; set HOME, or set ONCEMORE_KEY" in done.err
     assert not (script.folder / "here").exists()
 
 

@@ -145,7 +145,7 @@ def test_an_answer_that_does_not_fit_is_refused() -> None:
         with pytest.raises(UsageError, match="is not a whole number"):
             history().answer("run", "question", value)
     with pytest.raises(
-        UsageError, match="waits for no answer to 'quest'; open questions: question-.* Did you mean question"
+        UsageError, match="has no open question 'quest'; open questions: question-.* Did you mean question"
     ):
         history().answer("run", "quest", 1)
 
@@ -153,7 +153,7 @@ def test_an_answer_that_does_not_fit_is_refused() -> None:
 def test_wrong_questions_are_refused() -> None:
     with pytest.raises(UsageError, match="type=<class 'list'> is not one of"):
         scope(lambda run: run.ask("?", type=list))
-    with pytest.raises(UsageError, match="must be a list of texts or numbers"):
+    with pytest.raises(UsageError, match="must be a list of texts, numbers or booleans"):
         scope(lambda run: run.ask("?", choices=[]))
     with pytest.raises(UsageError, match=r"choices='yes' must be a list: \['yes'\]"):
         scope(lambda run: run.ask("?", choices="yes"))
@@ -337,7 +337,7 @@ def test_with_prompt_and_no_terminal_it_pauses(script: Script) -> None:
 
 def test_without_recording_a_question_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONCEMORE_DISABLE", "1")
-    with pytest.raises(UsageError, match="with ONCEMORE_DISABLE, no answer can be recorded"):
+    with pytest.raises(UsageError, match="with ONCEMORE_DISABLE, none can be recorded"):
         scope(lambda run: run.ask("Go on?"))
 
 

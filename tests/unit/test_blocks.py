@@ -395,7 +395,7 @@ def test_a_file_edited_while_it_runs_is_not_taken_for_the_code_that_runs(script:
     """
     edited = script(source, "edit")
     assert edited.lines == ["1"]
-    assert "was the file edited since it was loaded?" in edited.err
+    assert "was the file edited after it was loaded?" in edited.err
     assert script(name="script.py").lines == ["2"]
 
 
@@ -432,10 +432,10 @@ def test_a_notebook_skips_a_block_and_brings_back_all_that_it_can(script: Script
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("b.value = 1", "put all of its body under one `if b.todo:`"),
+        ("b.value = 1", "put its whole body under one `if b.todo:`"),
         ("if b.todo:\n        b.value = 1\n    else:\n        print()", "without `else`"),
-        ("if b.todo:\n        b.value = 1\n    print()", "put all of its body under one `if b.todo:`"),
-        ("while True:\n        if b.todo:\n            break\n        break", "put all of its body under"),
+        ("if b.todo:\n        b.value = 1\n    print()", "put its whole body under one `if b.todo:`"),
+        ("while True:\n        if b.todo:\n            break\n        break", "put its whole body under"),
         (
             "if b.todo:\n        for x in [1]:\n            break\n        continue",
             "`continue` (line 8) leaves its body",

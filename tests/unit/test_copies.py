@@ -153,7 +153,9 @@ def test_a_returned_object_that_cannot_be_copied_is_named() -> None:
         same({"lock": threading.Lock(), "n": [1]})
     assert _result("r", "same")["n"] == [1]
     first = next(c for c in History().run("r").checkpoints if c.step == "same")
-    with pytest.raises(NotRecorded, match="the result of same contains an object of its caller that was not copied"):
+    with pytest.raises(
+        NotRecorded, match="the result of same contains an object of its caller that could not be copied"
+    ):
         first.result()
 
 

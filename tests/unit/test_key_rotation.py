@@ -130,7 +130,7 @@ def test_without_the_earlier_key_an_unfinished_rotation_says_where_to_put_it(sto
     rotation.replace_key(plan.before)
     rotation._begin(plan)
     os.rename(earlier_key_file(plan.before.id), "saved")
-    with pytest.raises(UsageError, match="put it back to"):
+    with pytest.raises(UsageError, match="put it back at"):
         flow(store)
     os.rename("saved", earlier_key_file(plan.before.id))
     assert flow(store) == []

@@ -737,7 +737,7 @@ def test_steps_named_in_refresh_run_once_more(asked: str, expected: list[str], s
 
 
 def test_an_unknown_step_in_refresh_is_told_with_the_known_ones(script: Script) -> None:
-    told = "ONCEMORE_REFRESH=lod: no step or loop has this name. Did you mean load? Known are load, train, and all"
+    told = "ONCEMORE_REFRESH=lod: no step or loop has this name. Did you mean load? Known names: load, train, all"
     new = script(TWO_STEPS, env={"ONCEMORE_REFRESH": "lod,train"})  # at the end: modules may be loaded late
     assert new.lines == ["ran load", "ran train", "1 1"]
     assert new.err.count("CheckpointWarning") == new.err.count(told) == 1

@@ -1,4 +1,4 @@
-"""retries=: a step that failed is tried again, and a failed attempt leaves nothing behind."""
+"""retries=: a step that failed is tried again, and a failed try leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def retried(found: Any) -> list[StepRetried]:
 # -- which failures, how often
 
 
-def test_a_step_that_fails_is_tried_again_and_each_failed_attempt_is_an_event(tmp_path: Path) -> None:
+def test_a_step_that_fails_is_tried_again_and_each_failed_try_is_an_event(tmp_path: Path) -> None:
     @checkpointed(retries=QUICK)
     def ask(folder: Path) -> str:
         if (number := attempt(folder)) < 3:
@@ -64,12 +64,12 @@ def test_a_step_that_fails_is_tried_again_and_each_failed_attempt_is_an_event(tm
     first = scope(lambda run: ask(tmp_path))
     assert first.value == "answer"
     assert first.ran == {"ask": 1}
-    assert [(event.attempt, event.most, event.error, event.wait) for event in retried(first)] == [
+    assert [(event.number, event.most, event.error, event.wait) for event in retried(first)] == [
         (1, 4, "OSError: busy 1", 0),
         (2, 4, "OSError: busy 2", 0),
     ]
     assert [type(event) for event in first.events] == [StepRetried, StepRetried, StepCompleted]
-    assert retried(first)[0].line == "attempt 2 of 4 in 0 ms: OSError: busy 1"
+    assert retried(first)[0].line == "try 2 of 4 in 0 ms: OSError: busy 1"
     second = scope(lambda run: ask(tmp_path))
     assert (second.value, second.ran) == ("answer", {})
 
@@ -86,7 +86,7 @@ def test_a_coroutine_step_is_tried_again(tmp_path: Path) -> None:
     assert (found.value, found.ran, len(retried(found))) == ("answer", {"ask": 1}, 2)
 
 
-def test_after_the_last_attempt_its_own_error_is_raised(tmp_path: Path) -> None:
+def test_after_the_last_try_its_own_error_is_raised(tmp_path: Path) -> None:
     @checkpointed(retries=QUICK)
     def ask(folder: Path) -> None:
         number = attempt(folder)
@@ -101,7 +101,7 @@ def test_after_the_last_attempt_its_own_error_is_raised(tmp_path: Path) -> None:
         assert isinstance(caught.value.__cause__, KeyError)
         assert caught.value.__context__ is caught.value.__cause__
         assert sum("oncemore" in str(entry.path) for entry in caught.traceback) <= 1
-        assert run.failed == {"test_after_the_last_attempt_its_own_error_is_raised.<locals>.ask": 1}
+        assert run.failed == {"test_after_the_last_try_its_own_error_is_raised.<locals>.ask": 1}
 
     found = scope(body)
     assert [type(event) for event in found.events] == [StepRetried] * 3 + [StepFailed]
@@ -119,7 +119,7 @@ def test_an_exception_that_the_policy_does_not_name_is_raised_at_once(tmp_path: 
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, UsageError, asyncio.CancelledError])
-def test_what_another_attempt_cannot_mend_is_not_tried_again(error: type[BaseException], tmp_path: Path) -> None:
+def test_what_another_try_cannot_mend_is_not_tried_again(error: type[BaseException], tmp_path: Path) -> None:
     @checkpointed(retries=QUICK, key={"error": lambda error: error.__name__})
     def ask(folder: Path, error: type[BaseException]) -> None:
         attempt(folder)
@@ -130,17 +130,17 @@ def test_what_another_attempt_cannot_mend_is_not_tried_again(error: type[BaseExc
     assert attempt(tmp_path) == 2
 
 
-def test_a_number_is_that_of_further_attempts_and_the_waits_double() -> None:
+def test_a_number_is_that_of_further_tries_and_the_waits_double() -> None:
     @checkpointed(retries=2)
     def ask() -> None:
         raise OSError("busy")
 
     policy = ask._self_definition.policy  # type: ignore[attr-defined]
-    attempts, waits = policy.attempts(), []
+    counter, waits = policy.counter(), []
     for _ in range(3):
-        attempts.begin()
-        waits.append(attempts.wait_after(OSError()))
-    assert attempts.most == 3
+        counter.begin()
+        waits.append(counter.wait_after(OSError()))
+    assert counter.most == 3
     assert 1 <= waits[0] <= 2 <= waits[1] <= 3
     assert waits[2] is None
 
@@ -180,7 +180,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
             checkpointed(**options)(function or (lambda: 1))
 
     for wrong in (-1, True, 1.5, "3", AsyncRetrying(), retry_if_result(bool)):
-        refuse("use a number of further attempts or a tenacity.Retrying", retries=wrong)
+        refuse("use a number of further tries or a tenacity.Retrying", retries=wrong)
     refuse("decides by exceptions only", retries=Retrying(retry=retry_if_exception_type() | retry_if_result(bool)))
     refuse("decides by exceptions only", retries=Retrying(retry_error_callback=lambda state: None))
     refuse("is not a duration", timeout="soon")
@@ -218,7 +218,7 @@ def test_without_tenacity_the_decorator_names_what_to_install(script: Script) ->
     assert done.lines == ["step ask: retries= needs the package tenacity: pip install 'oncemore[retry]'"]
 
 
-# -- a failed attempt leaves nothing behind
+# -- a failed try leaves nothing behind
 
 
 class Box:
@@ -234,7 +234,7 @@ class Model:
     fitted = 0
 
 
-def test_what_a_failed_attempt_changed_is_put_back(tmp_path: Path) -> None:
+def test_what_a_failed_try_changed_is_put_back(tmp_path: Path) -> None:
     numpy = pytest.importorskip("numpy")
 
     @checkpointed(retries=QUICK)
@@ -285,7 +285,7 @@ def test_what_a_failed_attempt_changed_is_put_back(tmp_path: Path) -> None:
     assert second.value == first.value
 
 
-def test_the_last_attempt_leaves_nothing_behind_either() -> None:
+def test_the_last_try_leaves_nothing_behind_either() -> None:
     @checkpointed(retries=QUICK)
     def change(rows: list[int]) -> None:
         rows.append(len(rows))
@@ -302,7 +302,7 @@ def test_the_last_attempt_leaves_nothing_behind_either() -> None:
     assert scope(body).value == []
 
 
-def test_steps_inside_a_failed_attempt_are_skipped_in_the_next_and_their_effects_made_again(tmp_path: Path) -> None:
+def test_steps_inside_a_failed_try_are_skipped_in_the_next_and_their_effects_made_again(tmp_path: Path) -> None:
     @checkpointed
     def inner(rows: list[int]) -> float:
         rows.append(1)
@@ -337,7 +337,7 @@ def test_steps_inside_a_failed_attempt_are_skipped_in_the_next_and_their_effects
     assert (second.value, second.ran) == (first.value, {})
 
 
-def test_declared_outputs_of_a_failed_attempt_are_removed_or_restored(tmp_path: Path) -> None:
+def test_declared_outputs_of_a_failed_try_are_removed_or_restored(tmp_path: Path) -> None:
     @checkpointed(retries=QUICK, outputs=["{folder}/out/log", "{folder}/out/*.csv"])
     def write(folder: Path) -> list[str]:
         found = sorted(path.name for path in (folder / "out").iterdir())
@@ -358,7 +358,7 @@ def test_declared_outputs_of_a_failed_attempt_are_removed_or_restored(tmp_path: 
     assert sorted(path.name for path in out.iterdir()) == ["3.csv", "log"]
 
 
-def test_only_what_the_successful_attempt_showed_is_shown_again(tmp_path: Path, capsys: Any) -> None:
+def test_only_what_the_successful_try_showed_is_shown_again(tmp_path: Path, capsys: Any) -> None:
     @checkpointed(retries=QUICK, capture_output=True)
     def speak(folder: Path) -> None:
         number = attempt(folder)
@@ -408,7 +408,7 @@ def test_beside_other_steps_shared_data_is_left_alone(tmp_path: Path) -> None:
 # -- effects that must happen once
 
 
-def test_an_attempt_at_an_effect_that_raised_was_not_performed_and_is_made_again(tmp_path: Path) -> None:
+def test_an_effect_that_raised_was_not_performed_and_is_tried_again(tmp_path: Path) -> None:
     @checkpointed(effect="once", retries=QUICK)
     def pay(folder: Path) -> int:
         if (number := attempt(folder)) < 3:
@@ -420,7 +420,7 @@ def test_an_attempt_at_an_effect_that_raised_was_not_performed_and_is_made_again
     assert attempt(tmp_path) == 4
 
 
-def test_killed_while_it_waits_for_another_attempt_the_effect_has_not_happened(script: Script) -> None:
+def test_killed_while_it_waits_for_another_try_the_effect_has_not_happened(script: Script) -> None:
     source = """
         import os
         from tenacity import Retrying, wait_fixed
@@ -531,7 +531,7 @@ def test_a_failure_elsewhere_ends_the_waits_of_a_map(tmp_path: Path) -> None:
         scope(lambda run: run.map(ask, [tmp_path] * 2, [0, 1], concurrency=2))
 
 
-def test_others_wait_until_the_last_attempt(script: Script) -> None:
+def test_others_wait_until_the_last_try(script: Script) -> None:
     source = """
         import os, sys
         from pathlib import Path
@@ -565,7 +565,7 @@ def test_others_wait_until_the_last_attempt(script: Script) -> None:
 # -- where it is shown
 
 
-def test_summary_and_why_show_the_attempts(tmp_path: Path) -> None:
+def test_summary_and_why_show_the_tries(tmp_path: Path) -> None:
     @checkpointed(name="ask", retries=QUICK)
     def ask(folder: Path) -> int:
         if attempt(folder) < 3:
@@ -583,10 +583,10 @@ def test_summary_and_why_show_the_attempts(tmp_path: Path) -> None:
     assert summary.steps[0].retried == summary.total.retried == 2
     assert "retried" in str(summary).splitlines()[1]
     assert [line.partition(" after ")[0].strip() for line in first.splitlines()[1:]] == [
-        "attempt 1 failed",
-        "attempt 2 failed",
+        "try 1 failed",
+        "try 2 failed",
     ]
-    assert "attempt" not in second
+    assert "try 1" not in second
 
 
 def test_the_terminal_shows_what_happens_next(script: Script) -> None:
@@ -608,8 +608,8 @@ def test_the_terminal_shows_what_happens_next(script: Script) -> None:
         env={"ONCEMORE_LOG": "on"},
     )
     lines = [" ".join(line.split()) for line in done.err.splitlines()]
-    assert lines[1] == "ask attempt 2 in 0 ms: OSError: busy"
-    assert lines[2] == "ask attempt 3 in 0 ms: TimeoutError: late"
+    assert lines[1] == "ask try 2 in 0 ms: OSError: busy"
+    assert lines[2] == "ask try 3 in 0 ms: TimeoutError: late"
     assert lines[3].startswith("ask ran ") and lines[3].endswith(" 2 retries")
 
 
@@ -634,7 +634,7 @@ def test_a_memoized_function_is_tried_again_everywhere(tmp_path: Path) -> None:
     assert [ask(tmp_path), ask(tmp_path)] == [3, 3]
 
 
-def test_commands_show_the_attempts(script: Script) -> None:
+def test_commands_show_the_tries(script: Script) -> None:
     done = script(
         """
         from tenacity import Retrying, wait_none
@@ -659,7 +659,7 @@ def test_commands_show_the_attempts(script: Script) -> None:
     counts = [line.split() for line in done.lines if line.startswith(("step", "ask "))]
     assert dict(zip(counts[0], counts[1]))["retried"] == "2"
     assert sum("StepRetried" in line and "error=OSError: busy" in line for line in done.lines) == 1
-    assert [line.partition(" after ")[0] for line in done.lines[-2:]] == ["  attempt 1 failed", "  attempt 2 failed"]
+    assert [line.partition(" after ")[0] for line in done.lines[-2:]] == ["  try 1 failed", "  try 2 failed"]
 
 
 def test_a_step_of_a_script_takes_its_policy_to_workers(script: Script) -> None:
@@ -688,7 +688,7 @@ def test_a_step_of_a_script_takes_its_policy_to_workers(script: Script) -> None:
     assert done.lines == ["[1, 2]", "4"]
 
 
-def test_what_is_recorded_after_failed_attempts_is_what_one_attempt_leaves(tmp_path: Path) -> None:
+def test_what_is_recorded_after_failed_tries_is_what_one_try_leaves(tmp_path: Path) -> None:
     @checkpointed(retries=QUICK)
     def one(folder: Path, rows: list[int]) -> float:
         rows.append(1)

@@ -420,7 +420,7 @@ def test_limits_of_coroutines_inside_coroutines() -> None:
 # -- with the rest
 
 
-def test_each_attempt_has_the_whole_time(tmp_path: Path) -> None:
+def test_each_try_has_the_whole_time(tmp_path: Path) -> None:
     @checkpointed(timeout=1, retries=TWICE)
     def ask(folder: Path) -> str:
         if attempt(folder) == 1:
@@ -494,7 +494,7 @@ def test_the_lease_is_free_again_when_the_time_is_up() -> None:
     assert len(calls) == 2
 
 
-def test_what_an_abandoned_attempt_may_have_changed_meanwhile_is_not_saved(tmp_path: Path) -> None:
+def test_what_an_abandoned_try_may_have_changed_meanwhile_is_not_saved(tmp_path: Path) -> None:
     go = threading.Event()
 
     @checkpointed(timeout=1, retries=TWICE)
@@ -505,7 +505,7 @@ def test_what_an_abandoned_attempt_may_have_changed_meanwhile_is_not_saved(tmp_p
         return len(rows)
 
     def body(run: Any) -> None:
-        with pytest.warns(CheckpointWarning, match="an attempt that took too long was still running"):
+        with pytest.warns(CheckpointWarning, match="an earlier try, abandoned when its time was up, was still running"):
             assert in_a_thread(lambda: add(tmp_path, [])) == 1
         go.set()
 

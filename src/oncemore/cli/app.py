@@ -76,8 +76,8 @@ def program() -> None:
     """Inspect, change and check the runs in a store.
 
     The store is given by --store, else by ONCEMORE_STORE; the default is the folder .oncemore of the project that you are
-    in: the nearest folder, from the working directory upward, with .oncemore, pyproject.toml or .git. All commands can be
-    used while jobs are running.
+    in: the nearest folder, from the working directory upward, with .oncemore, pyproject.toml or .git. All commands
+    except `repair` and `key rotate` can be used while jobs are running.
     """
 
 

@@ -68,11 +68,11 @@ def _rows(fields: Mapping[str, object]) -> list[tuple[str, str]]:
 
 def _advice(fields: Mapping[str, object]) -> str:
     if fields["rotating"]:
-        return "the key of the store is being replaced, or that was interrupted: `oncemore key rotate` completes it"
+        return "a rotation of the store's key is running or was interrupted: `oncemore key rotate` completes it"
     if fields["same"]:
         return "the store was made with this key" if fields["store_key"] else "the store is empty or does not exist"
     if earlier_key(str(fields["store_key"])) is not None:
-        return "the store was made with an earlier key of yours: `oncemore key rotate` brings it to the key in use"
+        return "the store belongs to an earlier key of yours: `oncemore key rotate` moves it to the key in use"
     remedy = "run as the user who made it (see HOME), set the ONCEMORE_KEY it was made with"
     return f"the store was made with another key: {remedy}, or copy that key file to {fields['file']}"
 
@@ -85,13 +85,13 @@ def _advice(fields: Mapping[str, object]) -> str:
 def rotate(ctx: click.Context, encrypt: bool, store: str | None, as_json: bool, yes: bool) -> None:
     """Replace the key of a store, or encrypt the store.
 
-    Makes a new key, then signs every entry with it and, if the store is encrypted, encrypts it. An encrypted store stays
-    encrypted. If the process is killed, nothing is lost: runs can go on, and the same command completes it. No run may be
-    running.
+    Makes a new key and rewrites every entry: signed with the new key and, if the store is encrypted, encrypted with it. An
+    encrypted store stays encrypted. No run may be open. If the command is killed, nothing is lost: runs can go on, and running
+    the command again completes it.
 
-    The earlier key is kept beside the key file, as `key.<id>`, because other stores still need it. Rotate each of them, too:
-    they get the same new key. Then delete the earlier key. If the key is from ONCEMORE_KEY, first set ONCEMORE_OLD_KEY to it and
-    ONCEMORE_KEY to a new one.
+    The earlier key is kept beside the key file, as `key.<id>`, because your other stores still need it. Rotate each of
+    them, too: they get the same new key. Then delete the earlier key. If the key is from ONCEMORE_KEY, first set ONCEMORE_OLD_KEY
+    to it and ONCEMORE_KEY to a new one.
 
     The exit code is 3 if entries could not be verified with either key; they stay as they were.
     """

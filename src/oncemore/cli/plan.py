@@ -26,9 +26,9 @@ _DIFFERENCES = columns("node", "what differs", text="what differs")
 
 
 class WithScript(click.Command):
-    """A command whose last argument is a script. What follows the script's name is passed to it, options included.
+    """A command whose last argument is a script. Arguments after the script's name are passed to it, options included.
 
-    Two exceptions: `--json` is the command's own, and with `--` so are all of its options before that.
+    Two exceptions: `--json` belongs to the command, and so do all of the command's options before a `--`.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -46,13 +46,12 @@ def _lost(run: RepairedRun) -> str:
 def _verdict(found: Repaired) -> list[str]:
     if not found.aside and found.unsound:
         damaged = plural(len(found.unsound), "entry", "entries")
-        return [
-            f"nothing to repair: SQLite reports no damage, but {damaged} can't be verified, and will be computed again"
-        ]
+        verdict = f"nothing to repair: SQLite reports no damage, but {damaged} can't be verified"
+        return [f"{verdict}; what they held is computed again when it is needed"]
     if not found.aside:
         return ["nothing to repair: the database and all its entries are intact"]
     lines = [f"{plural(found.entries, 'entry', 'entries')} recovered; the damaged database is now {found.aside}"]
-    lines.append("a run of which nothing is left is not listed" if found.runs else "no run could be recovered")
+    lines.append("runs of which nothing is left are not listed" if found.runs else "no run could be recovered")
     if found.unsound:
         lines.append(f"{plural(len(found.unsound), 'entry', 'entries')} left out: altered since written")
     if any(run.renamed for run in found.runs):

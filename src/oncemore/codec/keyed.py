@@ -184,8 +184,8 @@ def another_key(store: Store, owner: str) -> str:
 def earlier(store: Store, owner: str) -> str:
     """The message for a store that was made with a key which has been replaced."""
     return (
-        f"the store {store.url} was made with an earlier key of yours ({owner}), which the key in use ({key_id()}) has "
-        f"replaced: `oncemore key rotate --store {shlex.quote(store.url)}` brings the store to the key in use"
+        f"the store {store.url} belongs to an earlier key of yours ({owner}), which the key in use ({key_id()}) has "
+        f"replaced: `oncemore key rotate --store {shlex.quote(store.url)}` moves it to the key in use"
     )
 
 
@@ -360,6 +360,6 @@ def _require_earlier(store: Store, before: str) -> Key:
     if found is None:
         raise UsageError(
             f"the rotation of the key of the store {store.url} is unfinished, and the earlier key ({before}) is needed to finish "
-            f"it: put it back to {earlier_key_file(before)}, or set ONCEMORE_OLD_KEY to it"
+            f"it: put it back at {earlier_key_file(before)}, or set ONCEMORE_OLD_KEY to it"
         )
     return found

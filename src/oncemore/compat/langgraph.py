@@ -152,7 +152,7 @@ class OncemoreSaver(BaseCheckpointSaver[str]):
                 if data is not None:
                     yield self._saved(key, data)
             except IntegrityError as error:
-                warn(f"a checkpoint of a graph is left out: {error}. `oncemore verify` lists what is damaged")
+                warn(f"a LangGraph checkpoint is left out: {error}. `oncemore verify` lists what is damaged")
 
     def _saved(self, key: str, data: Bytes) -> _Saved:
         return _Saved(key, Decoded(data, key=key, secret=secret()))
@@ -180,7 +180,7 @@ class OncemoreSaver(BaseCheckpointSaver[str]):
     def _value(self, key: str, found: Bytes | None, channel: str) -> Any:
         data = self.store.get(key) if found is None else found
         if data is None:
-            raise IntegrityError(f"the value of channel {channel} of a graph is missing from {self.store.url}: {key}")
+            raise IntegrityError(f"the value of LangGraph channel {channel} is missing from {self.store.url}: {key}")
         return self.serde.loads_typed(Decoded(data, key=key, secret=secret()).load())
 
     # -- write

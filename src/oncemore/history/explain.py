@@ -73,7 +73,7 @@ class Explanation:
     reuses: bool
     reason: str
     changes: tuple[Change, ...] = ()
-    retries: tuple[str, ...] = ()  # a line for each attempt that failed and was followed by another
+    retries: tuple[str, ...] = ()  # a line for each try that failed and was followed by another
 
     def __str__(self) -> str:
         one = len(self.changes) < 2
@@ -190,7 +190,7 @@ def why(store: Store, run_id: str, log: Sequence[Event], which: str) -> Explanat
         if isinstance(event, (StepCompleted, StepFailed, StepNotKept)) and event.node == last.node:
             failed.clear()  # an earlier call
         elif isinstance(event, StepRetried) and event.node == last.node:
-            failed.append(f"attempt {event.attempt} failed after {duration(event.seconds)}: {event.error}")
+            failed.append(f"try {event.number} failed after {duration(event.seconds)}: {event.error}")
     return Explanation(last.step, last.node, False, last.reason, tuple(found), tuple(failed))
 
 

@@ -126,9 +126,7 @@ def _require_idle(rotation: Rotation) -> None:
         if records.status(store, record) == "running":
             running.append(run_id_of(key))
     if running:
-        raise UsageError(
-            f"the key can't be replaced while runs are running ({', '.join(running[:5])}): stop them first"
-        )
+        raise UsageError(f"the key can't be replaced while runs are open ({', '.join(running[:5])}): stop them first")
 
 
 def rotate(rotation: Rotation, progress: Progress | None = None) -> Rotated:

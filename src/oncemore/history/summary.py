@@ -19,7 +19,7 @@ class StepSummary(NamedTuple):
     ran: int = 0
     reused: int = 0
     failed: int = 0
-    retried: int = 0  # attempts that failed and were followed by another
+    retried: int = 0  # tries that failed and were followed by another
     seconds: float = 0.0
     seconds_saved: float = 0.0
     raw_bytes: int = 0

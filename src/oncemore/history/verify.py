@@ -262,9 +262,9 @@ class _Verifier:
             elif kind == "forks" and key.rpartition("/")[2] not in self.runs:
                 found[key, "marks entries shared with a fork that does not exist"] += 1
             elif key.startswith(f"{THREADS}channel/") and key not in parts:
-                found[key, "is a value of a graph that none of its checkpoints needs"] += 1
+                found[key, "is a value of a LangGraph thread that none of its checkpoints needs"] += 1
             elif key.startswith(f"{THREADS}write/") and not self._exists(written_since(key)):
-                found[key, "was written by a task of a graph since a checkpoint that does not exist"] += 1
+                found[key, "is what a LangGraph task wrote after a checkpoint that does not exist"] += 1
             elif kind == "waiting" and not self.store.held([key]):
                 found[
                     key, "was left by a call that was killed while it waited; the next one that waits removes it"

@@ -139,7 +139,7 @@ class Identity:
         check_packages(f"step {step}", packages)
         if code == "version" and packages == "compare":
             raise UsageError(
-                f"step {step}: packages='compare' needs code='deep' or 'own', which say what packages it uses"
+                f"step {step}: packages='compare' needs code='deep' or 'own', which find the packages that it uses"
             )
         self._compares_versions = packages == "compare"
         self._relevant = [(i, name, keys.get(name)) for i, name in enumerate(self.names) if name not in ignore]

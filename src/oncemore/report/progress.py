@@ -89,8 +89,8 @@ class Line:
     reuse: Reuse = field(default_factory=Reuse)
     raw: int = 0
     stored: int = 0
-    retries: int = 0  # attempts that failed and were followed by another
-    attempt: str = ""  # about the attempt that is being waited for, or made, after one that failed
+    retries: int = 0  # tries that failed and were followed by another
+    next_try: str = ""  # the try that is being waited for, or running, after one that failed
     error: str = ""  # about the last node that failed
     why: str = ""  # why the last node ran although there was a checkpoint
     printed: str = ""
@@ -108,7 +108,7 @@ class Line:
             text += f"  {self.retries} {'retry' if self.retries == 1 else 'retries'}"
         if self.raw >= _LARGE:
             text += f"  {size(self.raw)} -> {size(self.stored)}"
-        return text + (self.attempt or self.error) + self.why
+        return text + (self.next_try or self.error) + self.why
 
     def now(self, *, bars: bool) -> str:
         """The same while it goes on."""
@@ -211,7 +211,7 @@ class Report:
             elif isinstance(event, events.StepRetried):
                 line.retries += 1
                 line.seconds += event.seconds
-                line.attempt = f"  {event.line}"
+                line.next_try = f"  {event.line}"
                 if not line.total:  # of many calls, only the number is of interest
                     self._put(self._row(line.name, event.line))
                 self.lines.changed()
@@ -249,7 +249,7 @@ class Report:
             workers.look()
 
     def _ended(self, line: Line, fingerprint: str, how: str, seconds: float, in_worker: bool = False) -> None:
-        line.attempt = ""
+        line.next_try = ""
         line.counts[how] += 1
         line.seconds += seconds
         line.running.pop(fingerprint, None)  # none for generators, and for short steps of workers

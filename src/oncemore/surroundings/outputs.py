@@ -283,7 +283,7 @@ class _Backup:
         if kind_of(path) == "file" and _stamp(os.stat(path)) == _stamp(was):
             return
         if not copy:
-            raise CodecError(f"its output {path} was changed, and outputs_keep=False saves no content to put back")
+            raise CodecError(f"its output {path} was changed, and with outputs_keep=False there is no copy to put back")
         remove(path)
         shutil.copy2(copy, path)
 

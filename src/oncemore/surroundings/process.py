@@ -179,7 +179,7 @@ class Process(Surrounding):
             try:
                 os.chdir(note.folder[0])
             except OSError as error:
-                raise CodecError(f"the working directory cannot be {note.folder[0]} again: {error}") from error
+                raise CodecError(f"the working directory cannot be set back to {note.folder[0]}: {error}") from error
 
     def repeat(self, context: CallContext, effect: dict[str, Any]) -> None:
         """For the enclosing steps: these are set, to whatever values they have now."""
@@ -211,7 +211,7 @@ class Calls(Surrounding):
                 context.run.give_back(call, number)
 
     def undo(self, context: CallContext, note: Taken) -> None:
-        """The effects of the steps it called have been put back: the next attempt applies them again."""
+        """The effects of the steps it called have been put back: the next try applies them again."""
         context.run.applied.difference_update(note.applied)
 
     def restore(self, context: CallContext, effect: dict[str, int]) -> None:

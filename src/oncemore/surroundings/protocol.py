@@ -65,7 +65,7 @@ class CallContext:
 
     @property
     def retried(self) -> bool:
-        """Whether what the step changes may have to be put back before another attempt."""
+        """Whether what the step changes may have to be put back before another try."""
         return bool(self.options.get("retries"))
 
     @property

@@ -45,7 +45,7 @@ _Statement = ast.With | ast.AsyncWith
 
 
 class NoSource(Exception):
-    """The source of a block can't be read, or is not that of the code which runs."""
+    """The source of a block can't be read, or differs from the code that runs."""
 
 
 class Body(NamedTuple):
@@ -141,7 +141,7 @@ def _find(code: CodeType, line: int, name: str, text: bytes, script: bool) -> Bo
         # A notebook compiles a cell statement by statement.
         alone = _compile(ast.Module([inner], []), code.co_filename, code.co_flags & FUTURES)  # type: ignore[list-item]
         if not any(_is_same(code, each) for each in all_codes(alone)):
-            raise NoSource("its source is not that of the code which runs; was the file edited since it was loaded?")
+            raise NoSource("its source differs from the code that runs; was the file edited after it was loaded?")
     function = next((each for each in reversed(around) if isinstance(each, _SCOPES)), None)
     certain = script if function is None else not isinstance(function, ast.ClassDef)
     return _body(statement, name, text, tree if function is None else function, certain)
@@ -225,13 +225,14 @@ def _body(statement: _Statement, name: str, text: bytes, around: ast.AST, certai
         or not (isinstance(test, ast.Attribute) and isinstance(test.value, ast.Name))
         or (test.value.id, test.attr) != (handle.id, "todo")
     ):
-        _refuse(name, f"put all of its body under one `if {handle.id}.todo:` without `else`, so that it can be skipped")
+        _refuse(name, f"put its whole body under one `if {handle.id}.todo:` without `else`, so that it can be skipped")
     waits = isinstance(statement, ast.AsyncWith)
     for word, node in _leaving(inside.body, waits):
         if word in _AWAITING:
             _refuse(name, f"its body has `{word}` (line {node.lineno}); write `async with run.block(...)`")
         _refuse(
-            name, f"`{word}` (line {node.lineno}) leaves its body, which a skipped block can't repeat; do so after it"
+            name,
+            f"`{word}` (line {node.lineno}) leaves its body, which a skipped block can't repeat; move it after the block",
         )
     statements = [each for each in map(copy.deepcopy, inside.body) if not isinstance(each, ast.Nonlocal)]
     reads, bound = _names(statements, handle.id, name)
