@@ -14,7 +14,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as xml
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Iterator, Sequence
 from xml.sax.saxutils import escape
@@ -59,11 +59,19 @@ COLUMNS, ROWS = 80, 14
 KEY, BEFORE_ENTER, AFTER_COMMAND, AT_END = 0.035, 0.3, 1.0, 2.5  # seconds
 SHORTEST = 0.03  # seconds for which a row is shown; what is replaced sooner is seen by nobody
 COLUMN, ROW, MARGIN = 8.4, 20, 16  # pixels
-COLORS = {"green": "#56d364", "red": "#ff7b72", "brown": "#e3b341", "magenta": "#d2a8ff", "cyan": "#76e3ea", "blue": "#79c0ff"}
+COLORS = {
+    "green": "#56d364",
+    "red": "#ff7b72",
+    "brown": "#e3b341",
+    "magenta": "#d2a8ff",
+    "cyan": "#76e3ea",
+    "blue": "#79c0ff",
+}
 WORDS = re.compile(r"\S+(?: \S+)*")  # of a row; wider gaps are lost on some that show pictures
 SVG = "{http://www.w3.org/2000/svg}"
 STYLE = f"""\
-text {{ font: 14px ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', 'Liberation Mono', monospace; fill: #e6edf3; }}
+text {{ font: 14px ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', 'Liberation Mono', monospace;
+  fill: #e6edf3; }}
 {" ".join(f".{name} {{ fill: {color}; }}" for name, color in COLORS.items())} .bold {{ font-weight: bold; }}
 .past {{ visibility: hidden; }}
 @media (prefers-reduced-motion: reduce) {{ g {{ animation: none !important; }} }}"""
@@ -165,7 +173,7 @@ def _abridged(rows: list[Row]) -> list[Row]:
 
 def _spans(frames: Sequence[tuple[float, list[Row]]]) -> Iterator[Shown]:
     """Each content of each row, with the time from which and until which it is shown."""
-    lasting = [frame for frame, later in zip(frames, frames[1:]) if later[0] - frame[0] >= SHORTEST] + [frames[-1]]
+    lasting = [frame for frame, later in pairwise(frames) if later[0] - frame[0] >= SHORTEST] + [frames[-1]]
     for number in range(max(len(rows) for _, rows in frames)):
         shown: Shown | None = None
         for at, rows in lasting:
@@ -190,17 +198,17 @@ def _picture(frames: Sequence[tuple[float, list[Row]]], seconds: float) -> str:
         for column, text, style in shown.row:
             kind = f' class="{style}"' if style else ""
             x, y = round(MARGIN + column * COLUMN, 1), MARGIN + ROW * shown.number + 15
-            size = round(len(text) * COLUMN, 1)
-            parts.append(f'<text x="{x}" y="{y}" textLength="{size}"{kind}>{escape(text)}</text>')
+            length = round(len(text) * COLUMN, 1)
+            parts.append(f'<text x="{x}" y="{y}" textLength="{length}"{kind}>{escape(text)}</text>')
         parts.append("</g>")
     rules = [
         f".{name} {{ animation: {name} {seconds:.1f}s step-end infinite; }}\n@keyframes {name} {_steps(start, end, seconds)}"
         for (start, end), name in timings.items()
     ]
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
-            ' role="img">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
             "<title>quickstart.py fails; run again, it reuses three results</title>",
             f"<style>\n{STYLE}\n" + "\n".join(rules) + "\n</style>",
             f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="8" fill="#0d1117" stroke="#6e7681"/>',
@@ -212,7 +220,11 @@ def _picture(frames: Sequence[tuple[float, list[Row]]], seconds: float) -> str:
 
 def _steps(start: float, end: float | None, seconds: float) -> str:
     """Keyframes of what is visible only from `start` to `end`."""
-    steps = {0.0: "hidden", 100 * start / seconds: "visible", **({} if end is None else {100 * end / seconds: "hidden"})}
+    steps = {
+        0.0: "hidden",
+        100 * start / seconds: "visible",
+        **({} if end is None else {100 * end / seconds: "hidden"}),
+    }
     return "{ " + " ".join(f"{at:.2f}% {{ visibility: {how}; }}" for at, how in steps.items()) + " }"
 
 
