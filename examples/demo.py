@@ -52,18 +52,20 @@ def main() -> int:
     heading("Now you: paste these here")
     print(
         f"""\
+cd {shown(PLACE)}
+
 # What happened, and why a step ran
-{shown(command)} show churn-nov --store {shown(PLACE / ".oncemore")}
-{shown(command)} why churn-nov train --store {shown(PLACE / ".oncemore")}
+{shown(command, PLACE)} show churn-nov
+{shown(command, PLACE)} why churn-nov train
 
 # Go back to before `features` and run again: it and `train` run, and `train`
 # fails, because the exchange rate service has stopped
-{shown(command)} rollback churn-nov --before features --store {shown(PLACE / ".oncemore")}
-(cd {shown(PLACE)} && {shown(python, PLACE)} ../pipeline.py orders.csv)
+{shown(command, PLACE)} rollback churn-nov --before features --yes
+{shown(python, PLACE)} ../pipeline.py orders.csv
 
-Next, edit {shown(HERE / "pipeline.py")}: change a comment, and nothing runs again; change
-`clean`, and it runs again with all that uses its result. The tutorial,
-{shown(HERE.parent / "docs" / "tutorial.md")}, takes ten minutes."""
+Next, edit {shown(HERE / "pipeline.py", PLACE)} and run it again. Change a comment, and no step
+runs because of it; change `clean`, and it runs again with all that uses its
+result. The tutorial, {shown(HERE.parent / "docs" / "tutorial.md", PLACE)}, takes ten minutes."""
     )
     return 0
 
@@ -71,6 +73,12 @@ Next, edit {shown(HERE / "pipeline.py")}: change a comment, and nothing runs aga
 def shown(path: Path, start: Path | None = None) -> str:
     """A path as one types it in the current folder, or in `start`."""
     return shlex.quote(os.path.relpath(path, start or Path.cwd()))
+
+
+def fitted(line: str) -> str:
+    """A line as oncemore shows it on a terminal, where it is cut off at the right margin."""
+    line, width = line.rstrip(), shutil.get_terminal_size().columns
+    return f"{line[: width - 2]}…" if sys.stdout.isatty() and len(line) >= width else line
 
 
 def write_orders(path: Path, orders: int = 300_000, customers: int = 6_000) -> None:
@@ -113,9 +121,9 @@ def run_pipeline(port: int) -> tuple[int, list[str], list[str]]:
             if held or line.startswith("Traceback"):
                 held.append(line)
             else:
-                print(line, end="", flush=True)
+                print(fitted(line), flush=True)
     if held:
-        print(f"Traceback ... {held[-1]}", end="")
+        print(fitted(f"Traceback ... {held[-1]}"))
     after = totals()
     ran = [step for step in STEPS if after[step][0] > before[step][0]]
     return process.returncode, ran, [step for step in STEPS if after[step][1] > before[step][1]]

@@ -19,6 +19,11 @@ from tests import warm
 SRC = Path(__file__).resolve().parent.parent / "src"
 
 
+def either_case(*words: str) -> list[str]:
+    """Words of an environment variable as people write them: in lower and in upper case."""
+    return list(dict.fromkeys(spelled for word in words for spelled in (word, word.upper())))
+
+
 @dataclass(frozen=True)
 class Finished:
     """A process that has ended: its exit code (negative: the signal that ended it) and what it printed."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import errors
 from .codec import seal, unseal
-from .errors import IntegrityError, StoreError, UsageError, did_you_mean, warn
+from .errors import IntegrityError, StoreError, UsageError, did_you_mean, log, warn
 from .events import Event, RunFailed, RunFinished, RunInterrupted, RunPaused, RunResumed, RunStarted
 from .identity.display import is_secret, masked
 from .keys import (
@@ -299,15 +299,17 @@ def _resume(run: Session, mark: str) -> Opened | None:
         return None
     if not mark:
         return Opened(record, resumed=True)
-    hold = enter(run.store, record, mark)
+    hold, event = enter(run.store, record, mark), RunResumed()
 
     def resume(record: Record) -> list[Event]:
         record.attempts += 1
         record.ending, record.script = "", command()
         record.open = [*(other for other in record.open if alive(run.store, record, other)), mark]
-        return [RunResumed()]
+        return [event]
 
-    return Opened(change(run.store, run.id, resume), True, mark, hold)
+    record = change(run.store, run.id, resume)
+    log("run %s: %s", run.id, event)  # nobody can listen yet
+    return Opened(record, True, mark, hold)
 
 
 def _create(run: Session, mark: str) -> Opened | None:
@@ -315,8 +317,10 @@ def _create(run: Session, mark: str) -> Opened | None:
     record = Record.new(run.workflow)
     record.attempts, record.open, record.script = 1, [mark] if mark else [], command() if mark else []
     hold = enter(run.store, record, mark) if mark else None
-    key, started = record_key(run.id), signed(record.log, RunStarted(workflow=run.workflow), secret())
+    key, event = record_key(run.id), RunStarted(workflow=run.workflow)
+    started = signed(record.log, event, secret())
     if run.store.commit(put={key: sealed(key, record)}, append={record.log: [started]}, expect={key: None}):
+        log("run %s: %s", run.id, event)
         return Opened(record, False, mark, hold)
     if hold is not None:
         hold.release()

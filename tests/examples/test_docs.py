@@ -5,7 +5,8 @@ The Python blocks of one page are one script, run from top to bottom in a folder
 * an `output` block says exactly what the Python block before it prints;
 * a block whose first line is a file name (`# pool.py`) is a script of its own; one called `# test_*.py` is run by pytest;
 * a block after a comment that names a file (`<!-- examples/quickstart.py -->`) is a part of that file, and not run;
-* `console` blocks are sessions: README's at a terminal, made by tests/captures.py; those of docs/ are tested in test_sessions.py.
+* `console` blocks are sessions: README's at a terminal, made by tests/captures.py, as its
+  picture is; those of docs/ are tested in test_sessions.py.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import xml.etree.ElementTree as xml
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -130,6 +132,41 @@ def test_the_captures_of_the_readme_are_what_a_terminal_shows(tmp_path: Path) ->
     assert len(shown) == 2
     anew = captures.CONSOLE.findall(captures.timeless(captures.made_anew(text, tmp_path)))
     assert anew == shown, "make captures"
+
+
+def test_the_picture_of_the_readme_is_what_a_terminal_shows(tmp_path: Path) -> None:
+    shown, anew = (
+        [captures.timeless(row) for row in captures.last_rows(picture)]
+        for picture in (captures.PICTURE.read_text(encoding="utf-8"), captures.recorded(tmp_path))
+    )
+    assert anew == shown, "make captures"
+
+
+def test_the_picture_ends_with_the_sessions_of_the_readme() -> None:
+    sessions = captures.CONSOLE.findall(captures.README.read_text(encoding="utf-8"))
+    *rows, prompt = captures.last_rows(captures.PICTURE.read_text(encoding="utf-8"))
+    assert captures.timeless("\n".join(rows)) == captures.timeless("".join(sessions).rstrip())
+    assert prompt == "$ █"
+    assert len(rows) < captures.ROWS
+
+
+def test_the_picture_moves_and_shows_what_is_running() -> None:
+    text = captures.PICTURE.read_text(encoding="utf-8")
+    assert {1, 2} <= {int(count) for count in re.findall(r">(\d) ran<", text)}
+    assert ">1 running<" in text
+    used = set(re.findall(r"<g class=\"(t\d+)[ \"]", text))
+    assert used == set(re.findall(r"@keyframes (t\d+) ", text)) and len(used) > 20
+
+
+def test_the_picture_is_small_and_needs_nothing_besides() -> None:
+    text = captures.PICTURE.read_text(encoding="utf-8")
+    assert len(text.encode()) < 100_000
+    root = xml.fromstring(text)
+    assert {element.tag for element in root.iter()} == {
+        f"{captures.SVG}{tag}" for tag in ("svg", "title", "style", "rect", "g", "text")
+    }
+    assert (root.get("width"), root.get("height")) == tuple((root.get("viewBox") or "").split()[2:])
+    assert re.findall(r"url|@import|https?://(?!www\.w3\.org/2000/svg\")|File |/tmp", text) == []
 
 
 @pytest.mark.parametrize("page", PAGES[1:], ids=NAMES[1:])  # README's: tests/test_packaging.py

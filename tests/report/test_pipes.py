@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.processes import SRC, Script
+from tests.processes import SRC, Script, either_case
 from tests.report.test_terminal import MANY, MAP, PIPELINE, timeless
 
 TOLD = [
@@ -66,14 +66,14 @@ def test_a_file_that_cannot_be_written_is_told_and_the_run_goes_on(script: Scrip
 
 @pytest.mark.parametrize(
     ("arguments", "value"),
-    [("'mine', quiet=True", "stderr"), *(("'mine'", word) for word in ("quiet", "0", "off", "no", "False"))],
+    [("'mine', quiet=True", "stderr"), *(("'mine'", word) for word in either_case("0", "off", "no", "false", "quiet"))],
 )
 def test_it_can_be_told_to_be_quiet(script: Script, arguments: str, value: str) -> None:
     assert script(QUIET.format(arguments=arguments), env={"ONCEMORE_LOG": value}).err == ""
     assert not (script.folder / value).exists()
 
 
-@pytest.mark.parametrize("word", ["1", "on", "yes", "True"])
+@pytest.mark.parametrize("word", either_case("1", "on", "yes", "true"))
 def test_a_word_for_yes_means_standard_error(script: Script, word: str) -> None:
     done = script(QUIET.format(arguments="'mine'"), env={"ONCEMORE_LOG": word})
     assert timeless(done.err.splitlines()) == [
@@ -83,8 +83,9 @@ def test_a_word_for_yes_means_standard_error(script: Script, word: str) -> None:
     ]
 
 
-def test_the_word_debug_adds_the_log_records(script: Script) -> None:
-    told = script(QUIET.format(arguments="'mine'"), env={"ONCEMORE_LOG": "debug"}).err.splitlines()
+@pytest.mark.parametrize("word", either_case("debug"))
+def test_the_word_debug_adds_the_log_records(script: Script, word: str) -> None:
+    told = script(QUIET.format(arguments="'mine'"), env={"ONCEMORE_LOG": word}).err.splitlines()
     assert any(line.startswith("    run mine: StepStarted(") for line in told)
     assert any(line.startswith("    run mine: RunFinished(") for line in told)
 
@@ -97,8 +98,8 @@ def test_a_path_has_a_separator_or_a_suffix(script: Script, value: str) -> None:
 
 def test_an_unknown_word_is_an_error_that_names_the_known_ones(script: Script) -> None:
     done = script(QUIET.format(arguments="'mine'"), env={"ONCEMORE_LOG": "loud"}, expect=1)
-    assert "UsageError: ONCEMORE_LOG=loud is unknown; use one of 0, off, " in done.err
-    assert "debug, or a path: ./loud for a file of that name" in done.err
+    known = "0, off, no, false, 1, on, yes, true, quiet, stderr, debug, or a path: ./loud for a file of that name"
+    assert f"UsageError: ONCEMORE_LOG=loud is unknown; use one of {known}\n" in done.err
     assert not (script.folder / ".oncemore").exists()
 
 

@@ -130,3 +130,34 @@ def test_what_workers_of_a_killed_scope_reused_is_counted_by_the_next(script: Sc
     assert list(history.store.scan("reused/"))
     assert history.verify().findings == ()
     assert script(source, "on").lines == ["{'work': 3} 6"]
+
+
+@pytest.mark.parametrize("how", ["spawn", "forkserver"])
+def test_what_a_worker_did_is_counted_while_it_is_still_at_work(script: Script, how: str) -> None:
+    """The worker says through a named pipe that the step is over, and goes on only when the count was read."""
+    source = """
+        import multiprocessing, os, sys
+        from oncemore import checkpoint_scope, checkpointed
+
+        @checkpointed
+        def work(n):
+            return n
+
+        def work_and_wait(step, n):
+            step(n)
+            open("done", "w").close()
+            open("seen").close()
+
+        if __name__ == "__main__":
+            for pipe in ("done", "seen"):
+                os.path.exists(pipe) or os.mkfifo(pipe)
+            with checkpoint_scope("pool") as run, multiprocessing.get_context(sys.argv[1]).Pool(1) as pool:
+                at_work = pool.apply_async(work_and_wait, [work, 1])  # a step that is sent takes its run along
+                open("done").close()
+                total = run.summary().total
+                print(total.ran, total.reused, at_work.ready())
+                open("seen", "w").close()
+                at_work.get()
+    """
+    assert script(source, how, timeout=120).lines == ["1 0 False"]
+    assert script(source, how, timeout=120).lines == ["1 1 False"]
