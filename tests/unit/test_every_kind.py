@@ -1,8 +1,7 @@
-"""A store with entries of every kind that oncemore writes: verified, exported and imported, given another key, and repaired."""
+"""A store with entries of every kind that oncemore writes: verified, exported and imported, repaired, and emptied."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -201,10 +200,10 @@ class Everything:
 
 
 @pytest.fixture(params=["signed", "encrypted"])
-def everything(script: Script, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Everything]:
+def everything(script: Script, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Everything:
     if request.param == "encrypted":
         monkeypatch.setenv("ONCEMORE_ENCRYPT", "1")
-    yield Everything(script)
+    return Everything(script)
 
 
 def kinds(folder: Path) -> set[str]:
