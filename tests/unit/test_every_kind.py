@@ -1,4 +1,4 @@
-"""A store with entries of every kind that oncemore writes: verified, exported and imported, given another key, and repaired."""
+"""A store with entries of every kind that oncemore writes: verified, exported and imported, repaired, and emptied."""
 
 from __future__ import annotations
 
