@@ -72,6 +72,10 @@ class _Question(Definition):
 
     on_terminal: Any = None
 
+    def __init__(self, function: Any, options: dict[str, Any]) -> None:
+        super().__init__(function, options)
+        self.only_by_name = True  # with refresh=True, the run would pause again after every answer
+
     def reason(self, call: Call) -> Reason:
         question, choices, _ = call.arguments.bound
         return Reason(f"asks: {shown(question, choices)}")

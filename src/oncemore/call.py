@@ -199,6 +199,7 @@ class Definition:
         if options["effect"] not in (None, "once"):
             raise UsageError(f"step {self.name}: effect={options['effect']!r} is not supported; use effect='once'")
         self.once = options["effect"] == "once"
+        self.only_by_name = self.once  # whether it runs again only if a refresh names it
         if options["store"] is not None and not self.share:
             raise UsageError(
                 f"step {self.name}: store= is for results that are shared; use @memoized(store=...). The checkpoints of a run "
@@ -405,7 +406,7 @@ class Definition:
 
         For an effect="once" call that was performed but has no valid checkpoint, the record of its performance.
         """
-        if call.run.wants_fresh(call.node, once=self.once):
+        if call.run.wants_fresh(call.node, once=self.only_by_name):
             found = Lookup(None, call.run.fresh_reason(call.node))
         else:
             found = self._find_checkpoint(call, again)
@@ -628,6 +629,9 @@ class Definition:
         """Run the function: its watcher, which has the value, and the seconds it took. None if it failed and is tried again."""
         run, node = call.run, call.node
         yield from self._wait_for_turn()
+        tries.begin(
+            run, node
+        )  # before anything is watched or written: it may call a function of the policy, which may raise
         begin = functools.partial(effects_once.begin, call.entries, node, call.intent, requested=why.text in ASKED)
         settled = (yield Blocking(begin)) if self.once else None
         member, node.group = run.beside.enter(), None
@@ -640,7 +644,6 @@ class Definition:
                 invoke: Any = Invoke(self.function, call.args, call.kwargs)
                 if self.timeout is not None:
                     invoke = InvokeWithin(tries.limit(node, self.timeout), node, invoke)
-                tries.begin(run, node)
                 started = time.perf_counter()
                 try:
                     watcher.context.value = (yield invoke) if settled is None else settled.load()
@@ -784,11 +787,12 @@ class Definition:
         return self.compare(call) if call.run.resumed else Reason(NEW)
 
     def compare(self, call: Call) -> Reason:
-        """What differs from the checkpoint that stood where this call stands, and is not used in this scope."""
-        run = call.run
-        return compare(
-            call.entries, call.node, self.dependencies(call), run, run.used_nodes, run.last.get(self.name, "")
-        )
+        """What differs from the checkpoint that stood where this call stands, and is not used in this scope.
+
+        A worker does not know which calls the other processes have made, so it knows no places.
+        """
+        after = None if call.run.is_worker else call.run.last.get(self.name, "")
+        return compare(call.entries, call.node, self.dependencies(call), call.run, after)
 
     def dependencies(self, call: Call) -> Dependencies:
         """What the call depends on, as far as that is known before it runs."""

@@ -26,7 +26,7 @@ Copy = dict[str, Any]  # in an entry's metadata, and next to a generator's item
 
 def copy_of(value: Any, blobs: Blobs, note: Callable[[list[str]], object]) -> Copy:
     """A copy, for the metadata. `note` is called with the keys of the chunks that it needs."""
-    found = copy_here(value)
+    found = _copied(value)
     if "frames" not in found:
         return found
     frames: list[Bytes] = found["frames"]
@@ -39,6 +39,12 @@ def copy_of(value: Any, blobs: Blobs, note: Callable[[list[str]], object]) -> Co
 
 
 def copy_here(value: Any) -> Copy:
+    """A copy that can itself be pickled, to be stored next to the value."""
+    found = _copied(value)
+    return {**found, "frames": list(map(bytearray, found["frames"]))} if "frames" in found else found
+
+
+def _copied(value: Any) -> Copy:
     """A copy by value: the pickle and its buffers. If that is impossible, why. Of a `File`, only the path is copied."""
     try:
         with not_keeping():
@@ -80,10 +86,10 @@ def _items(store: Store, entry: Decoded, step: str, read: Callable[[str], Decode
         for pickled in chunk.load():
             with keeping(store, reading=True):
                 item, _, *copies = loads(pickled, chunk.meta.get("main", ""), _nothing)
-            yield _load(copies[0], step, lambda frame: frame) if copies else item
+            yield _load(copies[0], step, bytearray) if copies else item
 
 
-def _load(copy: Copy, step: str, frame: Callable[[Any], Bytes]) -> Any:
+def _load(copy: Copy, step: str, frame: Callable[[Any], bytearray]) -> Any:
     if "missing" in copy:
         raise NotRecorded(
             f"the result of {step} contains an object of its caller that was not copied: {copy['missing']}. Call the step to "
@@ -102,7 +108,9 @@ def _load(copy: Copy, step: str, frame: Callable[[Any], Bytes]) -> Any:
 
 def _frame(store: Store, stored: str | list[str]) -> Bytes:
     """A frame of a copy: from the metadata, or from its chunks."""
-    return base64.b64decode(stored) if isinstance(stored, str) else bytearray().join(Blobs(store).chunks(stored))
+    if isinstance(stored, str):
+        return bytearray(base64.b64decode(stored))  # the reader can change an array in it
+    return bytearray().join(Blobs(store).chunks(stored))
 
 
 def _nothing(name: Any) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import islice
+from math import inf
 from typing import Any, NamedTuple
 
 from .codec import (
@@ -90,8 +91,13 @@ def _values_read(meta: Mapping[str, Any], now: Callable[[str], str]) -> Iterator
             yield {name: before.get(name, "") if digests[name].startswith(EXCUSED) else digests[name] for name in names}
 
 
+def _arguments_of(key: str) -> str:
+    """The digest of the arguments in the key of a checkpoint."""
+    return key.rpartition("/")[2].partition(".")[0]
+
+
 class _Earlier(NamedTuple):
-    """The checkpoints that a step had before its first miss in this scope.
+    """The checkpoints that a step had when this scope was opened.
 
     A place is where a call stood in the script: in the order in which the calls were first recorded. It has the keys of the
     checkpoints that stood there, oldest first.
@@ -101,9 +107,16 @@ class _Earlier(NamedTuple):
     places: list[list[str]]
     place_of: dict[str, int]
 
-    def next_place(self, after: str, used: Container[str]) -> int:
-        """The first place after a checkpoint of which no checkpoint is used in this scope."""
+    def next_place(self, after: str, used: Container[str]) -> int | None:
+        """The first place after a checkpoint of which no checkpoint is used in this scope.
+
+        None if that is unknown: the checkpoint was compared with one that has other arguments and is not used now. Either it
+        took that one's place, or it was inserted before it.
+        """
         place = self.place_of[after] + 1 if after in self.place_of else 0
+        earlier = self.places[place - 1][: self.places[place - 1].index(after)] if place else ()
+        if any(key not in used and _arguments_of(key) != _arguments_of(after) for key in earlier):
+            return None
         while place < len(self.places) and any(key in used for key in self.places[place]):
             place += 1
         return place
@@ -217,15 +230,15 @@ class RunEntries:
         self.drop_cache()
         return True
 
-    def readings(self, node: Node) -> dict[str, Any] | None:
-        """The metadata of the node's own entry, if the node read something when it last ran. Only looks at the cache."""
+    def readings(self, node: Node) -> Decoded | None:
+        """The node's own entry, if the node read something when it last ran. Only looks at the cache."""
         entry = self._cache.get(node.key)
-        return entry.meta if isinstance(entry, Decoded) and entry.meta.get("reads") else None
+        return entry if isinstance(entry, Decoded) and entry.meta.get("reads") else None
 
     def drew_numbers(self, node: Node) -> bool:
         """Whether the node drew from a random generator when it last ran. Only looks at the cache."""
-        meta = self.readings(node)
-        return meta is not None and any(read.startswith("random:") for read in meta["reads"])
+        entry = self.readings(node)
+        return entry is not None and any(read.startswith("random:") for read in entry.meta["reads"])
 
     def _known(self, node: Node) -> Iterator[str]:
         """The keys of the node under its own code, then under codes whose checkpoints were adopted for it."""
@@ -668,20 +681,22 @@ class RunEntries:
 
     # -- what a node is compared with, to explain why it runs
 
-    def others(self, node: Node, after: str = "", used: Container[str] = ()) -> Iterator[tuple[Node, Decoded, bool]]:
+    def others(
+        self, node: Node, opened: float = inf, after: str | None = "", used: Container[str] = ()
+    ) -> Iterator[tuple[Node, Decoded, bool]]:
         """A few other checkpoints of the node's step from the cache, and whether each stood at the node's place.
 
-        First those with the same arguments. Then, leaving out those that are `used` in this scope: the one that stood where the
-        node stands now, which is next after the checkpoint `after`; and some from places before it that were left out.
+        None were recorded since the scope was `opened`. First come those with the same arguments. Then, leaving out those that
+        are `used` in this scope: the one that stood where the node stands now, which is next after the checkpoint `after`; and
+        some from places before it that were left out. If `after` is None, the place is unknown.
         """
         step = f"{self.prefix}{quoted(node.step)}/"
         self._fetch(self._prefix(step))
-        known = self._nodes_of(step)
-        place = known.next_place(after, used)
-        there = known.places[place][-1:] if place < len(known.places) else []
-        passed = (
-            key for keys in reversed(known.places[:place]) if not any(key in used for key in keys) for key in keys[-1:]
-        )
+        known = self._nodes_of(step, opened)
+        place = None if after is None else known.next_place(after, used)
+        there = known.places[place][-1:] if place is not None and place < len(known.places) else []
+        before = known.places[: place or 0]
+        passed = (key for keys in reversed(before) if not any(key in used for key in keys) for key in keys[-1:])
         some = dict.fromkeys(known.by_arguments.get(node.arguments, ())[:_NEAREST], False)
         some |= dict.fromkeys(islice(passed, _NEAREST), False) | dict.fromkeys(there, True)
         for key, stood_there in some.items():
@@ -689,15 +704,16 @@ class RunEntries:
             if entry is not None and not entry.is_tombstone:
                 yield self.node(node.step, *key[len(step) :].split(".", 1)), entry, stood_there
 
-    def _nodes_of(self, step: str) -> _Earlier:
-        """The nodes of a step at the time of its first miss."""
+    def _nodes_of(self, step: str, opened: float) -> _Earlier:
+        """The nodes that a step had when the scope was opened."""
         if step not in self._by_step:
             cached = dict(self._cache)  # other threads add to it meanwhile
             found = {key: entry for key, entry in cached.items() if key.startswith(step) and "@" not in key}
-            by_arguments: dict[str, list[str]] = {}
-            for key in found:
-                by_arguments.setdefault(key[len(step) :].partition(".")[0], []).append(key)
             headers = {key: (e.flags, e.time) if isinstance(e, Decoded) else header_of(e) for key, e in found.items()}
+            headers = {key: header for key, header in headers.items() if header[1] < opened}
+            by_arguments: dict[str, list[str]] = {}
+            for key in headers:
+                by_arguments.setdefault(_arguments_of(key), []).append(key)
             times = {key: time for key, (flags, time) in headers.items() if time and not flags & TOMBSTONE}
             places, place_of = list[list[str]](), dict[str, int]()
             for key in sorted(times, key=lambda key: times[key]):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 OnError = Literal["raise", "collect"]
+CONCURRENCY = 8  # calls at a time, by default
 Progress = AbstractContextManager[Callable[[], None]]
 
 
@@ -50,8 +51,8 @@ def map_items(
     step: Callable[..., Any],
     iterables: Sequence[Iterable[Any]],
     constants: Mapping[str, Any],
-    concurrency: int,
-    on_error: OnError,
+    concurrency: int | None,
+    on_error: OnError | None,
     name: str | None,
     rate: str | None,
 ) -> Results | Coroutine[Any, Any, Results]:
@@ -69,14 +70,18 @@ def call_with(
     step: Callable[..., Any],
     arguments: Sequence[tuple[Any, ...]],
     constants: Mapping[str, Any],
-    concurrency: int,
-    on_error: OnError,
+    concurrency: int | None,
+    on_error: OnError | None,
     name: str | None,
     rate: str | None,
     *,
     many: bool = True,
 ) -> Results | Coroutine[Any, Any, Results]:
     """Call the step with each tuple of arguments, and the constants. Unless `many`, the tuples have one item."""
+    given = {"concurrency": concurrency, "on_error": on_error, "name": name, "rate": rate}
+    _reject_ambiguous(step, arguments, [option for option, value in given.items() if value is not None])
+    concurrency = CONCURRENCY if concurrency is None else concurrency
+    on_error = on_error or "raise"
     if concurrency < 1:
         raise UsageError(f"concurrency must be at least 1, not {concurrency}")
     if on_error not in ("raise", "collect"):
@@ -88,6 +93,28 @@ def call_with(
     find_skippable = _skippable_finder(call) if concurrency > 1 else None
     calls = _Calls(call, arguments, many, concurrency, on_error, pace, progress, side_by_side, find_skippable)
     return _map_in_tasks(calls) if inspect.iscoroutinefunction(step) else _map_in_threads(calls)
+
+
+def _reject_ambiguous(step: Any, arguments: Sequence[tuple[Any, ...]], options: Collection[str]) -> None:
+    """UsageError if one of the map's options that are given may have been meant for the step's parameter of that name."""
+    try:
+        parameters = list(inspect.signature(step).parameters.values()) if options else []
+    except (TypeError, ValueError):  # a function of C without a signature
+        return
+    positional = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    bound = set(positional[: min(map(len, arguments), default=None)])
+    name: str = getattr(step, "__name__", "step")
+    while isinstance(step, partial):
+        bound.update(step.keywords)
+        step = step.func
+        name = getattr(step, "__name__", name)
+    for each in parameters:
+        by_keyword = each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+        if each.name in options and each.name not in bound and by_keyword:
+            raise UsageError(
+                f"{each.name}= is an option of run.map, and {name} has a parameter of that name, too. Bind the parameter with "
+                f"functools.partial({name}, {each.name}=...); then {each.name}= is the option"
+            )
 
 
 class _Calls(NamedTuple):
@@ -270,15 +297,16 @@ def _map_in_threads(this: _Calls) -> Results:
 
     def submit_all(function: Callable[..., Any], each: Iterable[tuple[Any, ...]]) -> list[Future[Any]]:
         calls: list[Future[Any]] = [pool.submit(copy_context().run, function, *given) for given in each]
-        try:
-            wait(calls, return_when=FIRST_EXCEPTION)
-        finally:  # after a failure or Ctrl-C, calls that have not started never start, and those that only wait end
-            if not all(call.done() for call in calls):
-                stop.set()
-            for call in calls:
-                call.cancel()
-        wait(call for call in calls if not call.cancelled())  # as leaving the pool would
+        wait(calls, return_when=FIRST_EXCEPTION)
+        if not all(call.done() for call in calls):
+            end()
+            wait(call for call in calls if not call.cancelled())  # as leaving the pool would
         return calls
+
+    def end() -> None:
+        """After a failure or Ctrl-C, calls that have not started never start, and those that only wait end."""
+        stop.set()
+        pool.shutdown(wait=False, cancel_futures=True)
 
     def find(*given: Any) -> Any:
         assert find_skippable is not None
@@ -295,7 +323,9 @@ def _map_in_threads(this: _Calls) -> Results:
         this.side_by_side,
         this.progress as advance,
         ThreadPoolExecutor(this.concurrency, "oncemore") as pool,
+        ExitStack() as ending,
     ):
+        ending.callback(end)  # before the pool waits for its threads, wherever Ctrl-C comes
         found = [] if find_skippable is None else submit_all(find, arguments)
         results = this.skip([each.result() for each in found], advance)
         rest = [i for i in range(len(arguments)) if i not in results]

@@ -119,15 +119,24 @@ def came_from(space: Mapping[str, Any]) -> None:
 
 
 def script_folder() -> str | None:
-    """The folder of the running script; in a worker without one, that of the script whose steps were sent to it.
+    """The folder of the running script; in a worker without one, that of the script which started it or sent it steps.
 
     None in notebooks and interactive sessions, and if the script is an installed program such as pytest.
     """
     main = sys.modules.get("__mp_main__") or sys.modules.get("__main__")
-    for path in (getattr(main, "__file__", None), *reversed(_sent_from)):
+    for path in (getattr(main, "__file__", None), _script_of_parent(), *reversed(_sent_from)):
         if path is not None and not hasattr(sys, "frozen") and _is_script(path):
             return os.path.dirname(os.path.realpath(path))
     return None
+
+
+def _script_of_parent() -> str | None:
+    """In a process that multiprocessing or joblib has started, the script that did so: it passes on its `sys.argv`."""
+    multiprocessing = loaded("multiprocessing")
+    if multiprocessing is None or multiprocessing.parent_process() is None:
+        return None
+    path = os.path.join(multiprocessing.process.ORIGINAL_DIR or "", *sys.argv[:1])
+    return path if os.path.isfile(path) else None
 
 
 @cache

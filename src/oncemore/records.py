@@ -95,6 +95,7 @@ class Reference(NamedTuple):
     inputs: str | None = None  # "observed": the files that a step reads are part of its identity
     refresh: bool | tuple[str, ...] = False  # which steps run again: all, or those named
     packages: str = "record"  # "compare": the versions of packages are part of the identity of steps
+    opened: float = 0.0  # when the scope was opened
 
 
 def checked(run_id: str) -> str:

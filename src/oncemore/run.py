@@ -162,8 +162,8 @@ class Run(RunView):
         items: Iterable[Any],
         /,
         *more: Iterable[Any],
-        concurrency: int = 8,
-        on_error: OnError = "raise",
+        concurrency: int | None = None,
+        on_error: OnError | None = None,
         name: str | None = None,
         rate: str | None = None,
         **constants: Any,
@@ -171,10 +171,11 @@ class Run(RunView):
         """Call `step(item)` for every item, several at a time, and return the results in the order of the items.
 
         With more iterables, the step gets one item of each: `run.map(step, xs, ys)`. Further keywords are passed to every
-        call: `run.map(step, items, model="x")`; bind one that `map` has itself with `functools.partial`. Await it if the step
-        is a coroutine function. With `on_error="collect"`, a call that fails yields a `Failure` and the others continue; the
-        next run tries it again. `name` is shown in the progress line. With a `rate` like "10/s" or "600/min", calls that really
-        run begin at most so often, evenly spaced; recorded ones don't count.
+        call: `run.map(step, items, model="x")`; bind one that `map` has itself with `functools.partial`. At most
+        `concurrency` calls (default: 8) run at a time. Await it if the step is a coroutine function. With
+        `on_error="collect"`, a call that fails yields a `Failure` and the others continue; the next run tries it again.
+        `name` is shown in the progress line. With a `rate` like "10/s" or "600/min", calls that really run begin at most so
+        often, evenly spaced; recorded ones don't count.
         """
         return map_items(self._session, step, (items, *more), constants, concurrency, on_error, name, rate)
 
@@ -210,8 +211,8 @@ class Run(RunView):
         arguments: Iterable[Iterable[Any]],
         /,
         *,
-        concurrency: int = 8,
-        on_error: OnError = "raise",
+        concurrency: int | None = None,
+        on_error: OnError | None = None,
         name: str | None = None,
         rate: str | None = None,
         **constants: Any,

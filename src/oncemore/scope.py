@@ -20,7 +20,7 @@ from . import current, records
 from .ask import PausedExit, instructions
 from .codec.keyed import keyed
 from .current import current_session, session_here
-from .errors import RunPaused, StoreError, UsageError, is_terminal, log, logger
+from .errors import RunPaused, StoreError, UsageError, is_terminal, log, logger, warn
 from .flight import Blocking
 from .identity import Packages
 from .keys import changed, record_key
@@ -248,16 +248,16 @@ def find_run(reference: Reference | None, *, share: bool, store: StoreLike | Non
     The results of a step with a `store` of its own belong to no run.
     """
     if store is not None:
-        return None if disabled() else shared_results(store)
+        return None if disabled() else _shared_results_if_readable(store)
     run = session_here()
     forked = run is not None and run.pid != os.getpid()
     if run is None or (reference is not None and forked):  # a run inherited through a fork is the parent's
         if (reference is None and not share) or disabled():
             return None  # when disabled, no store is opened: not even one that would be refused
-        run = shared_results() if reference is None else _join(reference)
+        run = _shared_results_if_readable() if reference is None else _join(reference)
     elif forked:
         _follow(run)
-    return None if run.disabled else run
+    return None if run is None or run.disabled else run
 
 
 def _join(reference: Reference) -> Session:
@@ -282,7 +282,7 @@ def _open_joined(reference: Reference) -> Session:
         return _shared_only(store)
     options = {name: getattr(reference, name) for name in ("strict", "inputs", "refresh", "packages")}
     run = _new_session(reference.id, store, **options)
-    run.attempt, run.distributed = reference.attempt, bool(reference.attempt)
+    run.attempt, run.distributed, run.opened = reference.attempt, bool(reference.attempt), reference.opened
     return run.open(announce=False)
 
 
@@ -318,6 +318,15 @@ def shared_results(target: StoreLike | None = None) -> Session:
     if _is_worker():
         _follow(_joined[key])
     return _joined[key]
+
+
+def _shared_results_if_readable(target: StoreLike | None = None) -> Session | None:
+    """The same for a call, which runs without the store if that can't be read."""
+    try:
+        return shared_results(target)
+    except StoreError as error:
+        warn(f"a memoized function runs, and its result is not saved: {error}")
+        return None
 
 
 def drop_shared_caches() -> None:

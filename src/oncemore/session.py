@@ -189,6 +189,7 @@ class Session:
         self.pid = os.getpid()
         self.resumed = False
         self.attempt = ""  # the mark of this scope; in a worker, of the scope it takes part in
+        self.opened = time.time()  # when the scope was opened; what was recorded since belongs to other calls of it
         self.followed: Mapping[str, Any] = {}  # in a worker: the record and change marks when it last looked
         self.joined = False  # whether this is a worker in another process's scope
         self.disabled = disabled()
@@ -273,7 +274,8 @@ class Session:
         refresh = self._refresh_here.everything or tuple(sorted(self._refresh_here.names))
         packages: Packages = "compare" if self.compares_versions else "record"
         state = self.state.sent()
-        return Reference(self.id, self.store.url, self.strict, self.attempt, state, inputs, refresh, packages)
+        options = inputs, refresh, packages, self.opened
+        return Reference(self.id, self.store.url, self.strict, self.attempt, state, *options)
 
     # -- workers
 

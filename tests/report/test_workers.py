@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from oncemore import History
 from tests.processes import SRC, Script
 from tests.report.test_terminal import timeless
 
@@ -125,4 +126,7 @@ def test_what_workers_of_a_killed_scope_reused_is_counted_by_the_next(script: Sc
     """
     script(source, "on")
     script(source, "kill", expect=-9)
+    history = History(script.folder / ".oncemore")
+    assert list(history.store.scan("reused/"))
+    assert history.verify().findings == ()
     assert script(source, "on").lines == ["{'work': 3} 6"]

@@ -63,3 +63,15 @@ def test_a_store_on_a_network_file_system_is_refused_unless_forced(monkeypatch):
         assert DiskStore(folder + "/s", allow_network_filesystem=True).get("a") == b"1"
     finally:
         shutil.rmtree(folder)
+
+
+def test_a_new_folder_is_shared_like_the_database_but_nothing_that_a_link_in_its_place_leads_to(tmp_path: Path) -> None:
+    database, folder, link = tmp_path / "cache.db", tmp_path / "folder", tmp_path / "link"
+    database.touch()
+    database.chmod(0o666)
+    folder.mkdir(mode=0o700)
+    link.symlink_to(folder)
+    filesystem.share_folder(str(link), str(database))
+    assert folder.stat().st_mode & 0o777 == 0o700
+    filesystem.share_folder(str(folder), str(database))
+    assert folder.stat().st_mode & 0o777 == 0o777

@@ -339,3 +339,14 @@ def test_without_recording_a_question_is_an_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("ONCEMORE_DISABLE", "1")
     with pytest.raises(UsageError, match="with ONCEMORE_DISABLE, no answer can be recorded"):
         scope(lambda run: run.ask("Go on?"))
+
+
+def test_refreshing_everything_does_not_ask_again_but_naming_the_question_does() -> None:
+    def body(run: Run) -> Any:
+        return run.ask("Go on?", name="go", type=bool)
+
+    pause(body)
+    history().answer("run", "go", "yes")
+    assert scope(body, refresh=True).value is True
+    with pytest.raises(RunPaused):
+        scope(body, refresh=["go"])

@@ -115,6 +115,19 @@ def test_a_reference_to_such_a_result_gives_it() -> None:
         assert extended.reference([1]).get() == [1, 9]
 
 
+@pytest.mark.parametrize("size", [3, 10_000])
+def test_arrays_of_the_caller_that_are_returned_or_yielded_are_read_as_arrays_of_ones_own(size: int) -> None:
+    array = numpy.arange(size)
+    for ran in (2, 0):
+        with checkpoint_scope("r") as run:
+            assert same(array) is array
+            assert [item is array for item in each([array])] == [True]  # type: ignore[list-item]
+        assert sum(run.ran.values()) == ran
+    for found in _result("r", "same"), *_result("r", "each"):
+        found += 1
+        assert found.tolist() == (array + 1).tolist()
+
+
 def test_large_objects_that_several_steps_return_are_stored_once() -> None:
     large = numpy.random.default_rng(0).random(200_000)
 
@@ -162,3 +175,22 @@ def test_get_prints_and_pickles_the_value() -> None:
 
     assert get().decode().strip() == repr([*range(2000), 9])
     assert pickle.loads(get("--pickle", "-")) == [*range(2000), 9]
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_an_array_that_was_copied_can_be_changed_like_any_other(size: int) -> None:
+    @checkpointed
+    def same(array: Any) -> Any:
+        return array
+
+    @checkpointed
+    def same_items(array: Any) -> Iterator[Any]:
+        yield array
+
+    with checkpoint_scope("arrays") as run:
+        same(numpy.zeros(size))
+        list(same_items(numpy.zeros(size)))
+    for checkpoint in run.checkpoints:
+        found = checkpoint.result()
+        for array in found if isinstance(found, list) else [found]:
+            array += 1

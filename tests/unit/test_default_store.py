@@ -118,6 +118,61 @@ def test_a_loky_worker_finds_the_store_of_the_script_whose_steps_it_gets(tmp_pat
     assert _python(str(path), cwd=tmp_path) == [str(path.parent / ".oncemore")]
 
 
+HELPERS = """
+from oncemore import memoized
+from oncemore.stores import default_target
+
+@memoized
+def memo(x):
+    return default_target()
+
+def plain(x):
+    return memo(x)
+"""
+
+PARALLEL = """
+import multiprocessing, os, sys
+from concurrent.futures import ProcessPoolExecutor
+from helpers import memo, plain
+from oncemore.stores import default_target
+
+def called(how, function):
+    if how == "loky":
+        import joblib
+        return joblib.Parallel(2)(joblib.delayed(function)(x) for x in [how])
+    if how == "dask":
+        from distributed import Client, LocalCluster
+        options = dict(n_workers=1, threads_per_worker=1, dashboard_address=None)
+        with LocalCluster(**options) as cluster, Client(cluster) as client:
+            return client.gather(client.map(function, [how], pure=False))
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(how)) as pool:
+        return list(pool.map(function, [how]))
+
+if __name__ == "__main__":
+    how, function, elsewhere = sys.argv[1:]
+    os.chdir(elsewhere)
+    print(default_target(), *called(how, globals()[function]), os.listdir("."))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "function"),
+    [("loky", "memo"), ("loky", "plain"), ("spawn", "plain"), ("forkserver", "plain"), ("dask", "memo")],
+)
+def test_a_worker_that_gets_only_functions_of_modules_uses_the_store_of_the_script(
+    tmp_path: Path, how: str, function: str
+) -> None:
+    pytest.importorskip({"loky": "joblib", "dask": "distributed"}.get(how, "multiprocessing"))
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    (project / "scripts").mkdir(parents=True)
+    elsewhere.mkdir()
+    (project / "pyproject.toml").touch()
+    (project / "scripts" / "helpers.py").write_text(HELPERS)
+    (project / "scripts" / "parallel.py").write_text(PARALLEL)
+    (printed,) = _python("scripts/parallel.py", how, function, str(elsewhere), cwd=project)
+    assert printed.split() == [*[str(project / ".oncemore")] * 2, "[]"]
+
+
 def test_commands_say_where_they_looked(tmp_path: Path) -> None:
     project = tmp_path / "project"
     _python(str(_script(project)), cwd=tmp_path)

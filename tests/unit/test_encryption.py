@@ -17,6 +17,7 @@ from oncemore import (
     File,
     History,
     IntegrityError,
+    StoreUnavailable,
     UsageError,
     checkpoint_scope,
     checkpointed,
@@ -24,6 +25,7 @@ from oncemore import (
 )
 from oncemore.keys import ENCRYPTION, OWNER
 from oncemore.stores import open_store
+from oncemore.stores.memory import MemoryStore
 from tests.processes import Script
 from tests.unit.pasts import ran
 
@@ -380,3 +382,36 @@ def test_a_lost_row_of_a_large_encrypted_value_is_found_again_by_its_file() -> N
     with checkpoint_scope("r") as run:
         large(1)
     assert sum(run.reused.values()) == 1
+
+
+class Busy(MemoryStore):
+    """A store that cannot be read once."""
+
+    busy = False
+
+    def get_many(self, keys: Any, *, most: int | None = None) -> Any:
+        if self.busy:
+            self.busy = False
+            raise StoreUnavailable("the store is busy")
+        return super().get_many(keys, most=most)
+
+
+@pytest.mark.usefixtures("encrypted")
+def test_a_store_that_is_busy_when_it_is_opened_is_not_taken_for_a_plain_one() -> None:
+    store = Busy(os.environ["HOME"])
+    with checkpoint_scope("run", store=store):
+        small("MARK-in-an-argument")
+    store.busy = True
+    with pytest.raises(StoreUnavailable, match="busy"), checkpoint_scope("run", store=store):
+        small("MARK-in-another-argument")
+
+    @memoized(store=store)
+    def answer() -> str:
+        return "MARK-in-a-memoized-result"
+
+    store.busy = True
+    with pytest.warns(CheckpointWarning, match="runs, and its result is not saved: the store is busy"):
+        answer()
+    answer()
+    assert not [key for key, data in store.scan("") if b"MARK" in bytes(data or b"")]
+    assert History(store).run("run").status == "finished"

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -431,3 +432,34 @@ def test_a_killed_map_with_constants_goes_on_where_it_was(script: Script) -> Non
     running.kill()
     (script.folder / "go").touch()
     assert script(source).lines == ["ran c", "['x:a:True', 'y:b:True', 'z:c:True']"]
+
+
+@checkpointed
+def labelled(text: str, name: str = "none", *, concurrency: int = 1) -> str:
+    return f"{text}/{name}/{concurrency}"
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "option"),
+    [
+        ("map", ["a", "b"], {"name": "y"}),
+        ("starmap", [("a", "x"), ("b",)], {"name": "y"}),
+        ("starmap", [("a", "x")], {"concurrency": 8}),
+    ],
+)
+def test_an_option_that_is_also_a_parameter_of_the_step_is_an_error(
+    verb: str, arguments: list[Any], option: dict[str, Any]
+) -> None:
+    (name,) = option
+    with checkpoint_scope("r") as run:
+        with pytest.raises(UsageError, match=rf"Bind the parameter with functools\.partial\(labelled, {name}=\.\.\.\)"):
+            getattr(run, verb)(labelled, arguments, **option)
+        bound = partial(labelled, **option)
+        first, *_ = getattr(run, verb)(bound, [arguments[0][:1]], **option)  # now it is the option
+        assert first == labelled("a", **option)
+
+
+def test_an_option_is_one_if_each_call_has_the_parameter_of_that_name_from_its_items() -> None:
+    with checkpoint_scope("r") as run:
+        assert run.map(labelled, ["a"], ["x"], name="shown") == ["a/x/1"]
+        assert run.starmap(labelled, [("a", "x"), ("b", "y")], name="shown") == ["a/x/1", "b/y/1"]

@@ -502,6 +502,21 @@ def test_ctrl_c_ends_the_wait_at_once(script: Script, work: str) -> None:
     assert shown.lines == ["interrupted"]
 
 
+def test_ctrl_c_ends_a_map_that_is_still_starting_its_calls(script: Script) -> None:
+    source = WAITING.replace("WORK", "run.on(StepRetried, interrupt); run.map(ask, range(20_000), concurrency=2)")
+    stop = """
+    import os, signal
+    stopped = []
+
+    def interrupt(event):
+        if not stopped:
+            stopped.append(event)
+            os.kill(os.getpid(), signal.SIGINT)
+    """
+    done = script(stop + source, expect=-signal.SIGINT)
+    assert "KeyboardInterrupt" in done.err
+
+
 def test_a_failure_elsewhere_ends_the_waits_of_a_map(tmp_path: Path) -> None:
     @checkpointed(retries=Retrying(wait=wait_fixed(3600), retry=retry_if_exception_type(OSError)))
     def ask(folder: Path, n: int) -> None:
@@ -691,3 +706,22 @@ def test_what_is_recorded_after_failed_attempts_is_what_one_attempt_leaves(tmp_p
     draws = random.Random(1)
     assert first.value == (draws.random(), [1], draws.random(), ["arguments", "random"])
     assert "tenacity" in sys.modules
+
+
+def test_a_policy_that_raises_before_an_attempt_leaves_nothing_behind() -> None:
+    def refuse(state: object) -> None:
+        raise PermissionError("not today")
+
+    policy = Retrying(before=refuse, stop=stop_after_attempt(2))
+
+    @checkpointed(retries=policy, effect="once", capture_output=True)
+    def send() -> None: ...
+
+    def body(run: Any) -> None:
+        before = sys.stdout
+        for _ in range(2):
+            with pytest.raises(PermissionError, match="not today"):
+                send()
+        assert sys.stdout is before
+
+    scope(body)

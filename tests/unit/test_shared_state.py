@@ -54,6 +54,40 @@ def test_a_value_under_two_keys_changed_through_one_and_read_through_the_other_i
     assert twice(body) == (2, [1, 2])
 
 
+@pytest.mark.parametrize("rows", [[], list(range(1000))], ids=["small", "large"])
+@pytest.mark.parametrize("first", ["an argument", "an argument that contains it", "another key"])
+def test_a_value_of_any_size_that_was_changed_by_another_name_and_then_read_is_no_reason_to_run_again(
+    first: str, rows: list[int]
+) -> None:
+    @checkpointed
+    def change_and_look(given: Any) -> Any:
+        changed = state()["same"] if first == "another key" else given[0] if "contains" in first else given
+        changed.append(1)
+        return state()["rows"]
+
+    def body(run: Run) -> Any:
+        run.state["rows"] = run.state["same"] = mine = list(rows)
+        given = {"an argument": mine, "another key": None}.get(first, [mine])
+        return change_and_look(given) is mine is run.state["rows"] is run.state["same"], mine
+
+    assert twice(body) == (True, [*rows, 1])
+
+
+def test_a_value_that_contains_itself_is_no_large_one() -> None:
+    @checkpointed
+    def change_and_look(rows: list[Any]) -> int:
+        rows.append(1)
+        return len(state()["table"]["rows"])
+
+    def body(run: Run) -> Any:
+        rows: list[Any] = []
+        rows.append(rows)
+        run.state["table"] = {"rows": rows}
+        return change_and_look(rows), len(rows), rows[0] is rows is run.state["table"]["rows"]
+
+    assert twice(body) == (2, 2, True)
+
+
 @pytest.mark.parametrize("first", ["an argument", "another key"])
 def test_a_large_value_that_was_changed_by_another_name_before_is_told(first: str) -> None:
     @checkpointed

@@ -305,7 +305,7 @@ def test_a_store_with_entries_of_every_kind_is_verified(kind: str) -> None:
 @pytest.mark.parametrize(
     "kind",
     ["blob", "calls", "changed", "code", "damaged", "event", "files", "forks", "gone", "items", "key", "node", "once"]
-    + ["other", "pending", "run", "shared", "state", "wrote", "", "strange"],
+    + ["other", "pending", "reused", "run", "shared", "state", "waiting", "wrote", "", "strange"],
 )
 def test_keys_that_nobody_of_ours_has_written_are_findings_and_no_errors(kind: str) -> None:
     history = full("memory://of-strange-keys" + os.environ["HOME"])

@@ -84,11 +84,8 @@ def keyed(store: Store, *, writing: bool, strict: bool = False, run_id: str = ""
     if isinstance(store, Keyed):
         return store
     own, wanted = key_id(), [ENCRYPTION, ROTATION, *([record_key(run_id)] if run_id else [])]
-    try:
-        notes = store.get_many([OWNER, *wanted])
-        owner = _owner(store, notes.get(OWNER)) or (claim(store) if writing else "")
-    except StoreError:  # the next read raises it
-        return store
+    notes = store.get_many([OWNER, *wanted])  # if this fails, whose store it is and whether it is encrypted are unknown
+    owner = _owner(store, notes.get(OWNER)) or (claim(store) if writing else "")
     if owner not in ("", own):
         if earlier_key(owner) is not None:
             raise UsageError(earlier(store, owner))

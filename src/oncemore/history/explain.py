@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..entries import RunEntries
 from ..errors import UsageError, did_you_mean
@@ -18,6 +18,9 @@ from ..settings import duration
 from ..stores import Store
 from ..surroundings import change_of, label_of, part_of
 from ..surroundings.protocol import EXCUSED
+
+if TYPE_CHECKING:
+    from ..session import Session
 
 _MOST = 3  # pieces of one argument that a reason names
 _FIELDS = ("part", "message", "where", "before", "after")
@@ -120,20 +123,18 @@ class Reason(NamedTuple):
         return {"reason": self.text, "changes": changes, "compared_with": self.compared_with}
 
 
-def compare(
-    entries: RunEntries, node: Node, now: Dependencies, run: Any, used: Container[str] = (), after: str = ""
-) -> Reason:
+def compare(entries: RunEntries, node: Node, now: Dependencies, run: Session, after: str | None = "") -> Reason:
     """What changed since the checkpoint that the node replaces. Without one, the node is new.
 
     That is the one with the same arguments, else the one that stood at the same place in the script, next after the checkpoint
-    `after`, else one that was left out on the way there. Checkpoints `used` in this scope belong to other calls.
+    `after`, else one that was left out on the way there. Checkpoints recorded or used in this scope belong to other calls.
     """
-    meta = entries.readings(node)
-    if meta is not None:
-        found = tuple(_changes_of_reads(meta, run))
+    own, used = entries.readings(node), run.used_nodes
+    if own is not None:
+        found = tuple(_changes_of_reads(own.meta, run)) if own.time < run.opened else ()
         return Reason(sentence(found), found, node.key if found else "")
     nearest, least = None, None
-    for other, entry, stood_there in entries.others(node, after, used):
+    for other, entry, stood_there in entries.others(node, run.opened, after, used):
         meta = entry.meta
         arguments = _count_differences(meta.get("arguments", {}), now.arguments)
         if other.key in used or (arguments and not _resembles(meta, now, arguments, stood_there)):

@@ -46,7 +46,7 @@ Kind = Literal["damaged", "dangling", "orphan", "foreign"]
 _VALUES = frozenset(
     ("node", "once", "shared", "langgraph")
 )  # entries that can need others: items, file contents, values
-_OWNED = frozenset(("calls", "event", "items", "node", "once", "state", "wrote"))  # belong to a run
+_OWNED = frozenset(("calls", "event", "items", "node", "once", "reused", "state", "wrote"))  # belong to a run
 _KINDS = (
     _VALUES
     | _OWNED
@@ -64,6 +64,7 @@ _KINDS = (
         "pending",
         "run",
         "used",
+        "waiting",
     }
 )
 
@@ -264,6 +265,10 @@ class _Verifier:
                 found[key, "is a value of a graph that none of its checkpoints needs"] += 1
             elif key.startswith(f"{THREADS}write/") and not self._exists(written_since(key)):
                 found[key, "was written by a task of a graph since a checkpoint that does not exist"] += 1
+            elif kind == "waiting" and not self.store.held([key]):
+                found[
+                    key, "was left by a call that was killed while it waited; the next one that waits removes it"
+                ] += 1
             elif busy:
                 continue
             elif kind == "node" and prefix_of(key) not in live and key not in reached and not key.endswith("/^"):

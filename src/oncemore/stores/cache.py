@@ -36,7 +36,7 @@ from diskcache.core import DBNAME, MODE_BINARY, MODE_RAW
 from ..errors import IntegrityError, StoreDamaged, StoreError, StoreUnavailable, warn
 from . import Bytes, Frames
 from .buffers import allocate
-from .filesystem import READ_ONLY, destroyed, explained, share
+from .filesystem import READ_ONLY, destroyed, explained, share, share_folder
 from .locks import LockFile, guard
 
 FORMAT = 1  # of the store
@@ -209,7 +209,7 @@ def _private(path: str, flags: int, *, database: str = "") -> int:
             for folder in (os.path.dirname(inner), inner):
                 with contextlib.suppress(FileExistsError, FileNotFoundError):  # others remove folders that become empty
                     os.mkdir(folder, 0o700)
-                    share(folder, database)
+                    share_folder(folder, database)
     else:
         descriptor = os.open(path, flags, 0o600)
     share(descriptor, database)

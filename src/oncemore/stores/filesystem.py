@@ -71,8 +71,18 @@ def destroyed(directory: str, cause: str) -> StoreDamaged:
     )
 
 
-def share(new: int | str, database: str) -> None:
-    """Let whoever may use the database use this new file (a descriptor) or folder, too, as SQLite does with its journal.
+def share_folder(path: str, database: str) -> None:
+    """`share` a new folder, but nothing that a link leads to: its owner could have put one there since."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            share(descriptor, database)
+        finally:
+            os.close(descriptor)
+
+
+def share(new: int, database: str) -> None:
+    """Let whoever may use the database use this new file or folder (a descriptor), too, as SQLite does with its journal.
 
     So a store stays usable for its owner after `sudo`, and for all users whom its mode lets in.
     """

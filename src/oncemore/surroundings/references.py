@@ -498,13 +498,15 @@ def _follow(obj: Any, path: Path, *, create: bool = False) -> Any:
 
 
 def size_of(value: Any, most: int) -> int:
-    """The number of objects and items reachable from a value. Above `most` it stops counting."""
+    """The number of objects and items reachable from a value, each object once. Above `most` it stops counting."""
     pending, size = [value], 0
+    counted: dict[int, Any] = {}  # keeps the objects alive: an id is unique only while its object exists
     while pending and size <= most:
         obj = pending.pop()
         kind = type(obj)
-        if kind in ATOMS:
+        if kind in ATOMS or id(obj) in counted:
             continue
+        counted[id(obj)] = obj
         size += len(obj) + 1 if isinstance(obj, _SIZED) else 1
         what = role(kind) if size <= most else None
         if what is not None:

@@ -343,6 +343,9 @@ class Watch:
                 self._holders = self._find_holders()
             for key in self._holders.get(obj, ()):
                 if key not in self._notes and key not in self._early_notes and key not in self._own:
+                    if self._changed_before(key, self.state._values.get(key)) is not None:
+                        continue  # too late: `_note_key` says so if the step reads the key
+                    self._large.discard(key)
                     note = self._early_notes[key] = self._note(key)
                     before = self.context.before_step.get(key)
                     # new, or changed by a generator's consumer
@@ -356,13 +359,17 @@ class Watch:
         return self.context.roots.changed_in(walk_from(value))
 
     def _find_holders(self) -> dict[int, list[str]]:
-        """The objects in small values: a step does not pay for a large state that it leaves alone."""
+        """The objects in small values, and each large value itself.
+
+        Large values are not searched: a step does not pay for a large state that it leaves alone.
+        """
         holders: dict[int, list[str]] = {}
         budget = _MOST
         for key, value in list(self.state._values.items()):
             size = 0 if self.context.per_item else size_of(value, budget)
             if size > budget:
                 self._large.add(key)
+                holders.setdefault(id(value), []).append(key)
                 budget //= 2  # counting takes time, too
                 continue
             budget -= size
