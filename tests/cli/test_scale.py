@@ -47,13 +47,13 @@ def test_a_list_reads_what_it_shows(capsys: pytest.CaptureFixture[str], monkeypa
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split()[:2] == ["run-09999", "killed"]
     assert len(lines) == 21
-    assert counting.kinds == {"key": 1, "run": RUNS, "event": 20 * 3}
+    assert counting.kinds == {"key": 3, "run": RUNS + 1, "event": 20 * 3}  # whose key, and whether encrypted
     assert counting.commits == 0
 
     counting.kinds.clear()
     assert main(["runs", "--status", "killed", "--limit", "7", "--json"]) == 0
     assert [run["nodes"] for run in json.loads(capsys.readouterr().out)] == [2] * 7
-    assert counting.kinds == {"key": 1, "run": RUNS, "event": 7 * 3}
+    assert counting.kinds == {"key": 3, "run": RUNS + 1, "event": 7 * 3}
 
     assert main(["runs"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == RUNS + 1

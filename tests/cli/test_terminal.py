@@ -154,7 +154,7 @@ def test_a_pager_that_is_left_early_ends_it_quietly(terminal: Start) -> None:
     with checkpoint_scope("long"):
         for n in range(1500):
             step(n)
-    it = terminal("show long", lines=20, PAGER="less")
+    it = terminal("show long --limit 0", lines=20, PAGER="less")
     it.expect_exact("long:5")
     it.send("q")
     it.expect(pexpect.EOF)

@@ -338,12 +338,12 @@ def test_an_effect_that_must_happen_once_is_not_performed_without_its_lease(
     other = [
         run.store.hold("other"),
         run.store.hold("waiting/ff"),
-    ]  # as a process that computes `other` and waits for `mine`
+    ]  # as a thread that computes `other` and waits for `mine`
     run.store.commit(put={"waiting/ff": [json.dumps({"holds": ["other"], "waits": "mine"}).encode()]})
     monkeypatch.setattr("oncemore.flight.os.urandom", bytes)  # ours is the lowest mark
     with pytest.raises(
         StoreError,
-        match=r"other is being computed by another process \(pid \d+ on .+\), which waits for a step around this call",
+        match=r"other is being computed by another thread of this process \(pid \d+ on .+\), which waits for a step around this call",
     ):
         drive(acquire(run.store, "other", lambda entry: entry, around=["mine"], required=True))
     for hold in other:

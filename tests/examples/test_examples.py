@@ -25,7 +25,7 @@ EXAMPLES = SRC.parent / "examples"
 
 
 def start(name: str, *args: str) -> subprocess.Popen[str]:
-    env = {**os.environ, "PYTHONPATH": str(SRC)}
+    env = {**os.environ, "PYTHONPATH": str(SRC), "ONCEMORE_STORE": ".oncemore"}  # not that of this project
     command = [sys.executable, str(EXAMPLES / name), *args]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
