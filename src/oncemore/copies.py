@@ -106,10 +106,10 @@ def _load(copy: Copy, step: str, frame: Callable[[Any], bytearray]) -> Any:
         ) from error
 
 
-def _frame(store: Store, stored: str | list[str]) -> Bytes:
-    """A frame of a copy: from the metadata, or from its chunks."""
+def _frame(store: Store, stored: str | list[str]) -> bytearray:
+    """A frame of a copy: from the metadata, or from its chunks. Readers can change an array in it."""
     if isinstance(stored, str):
-        return bytearray(base64.b64decode(stored))  # the reader can change an array in it
+        return bytearray(base64.b64decode(stored))
     return bytearray().join(Blobs(store).chunks(stored))
 
 
