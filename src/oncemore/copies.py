@@ -41,7 +41,7 @@ def copy_of(value: Any, blobs: Blobs, note: Callable[[list[str]], object]) -> Co
 def copy_here(value: Any) -> Copy:
     """A copy that can itself be pickled, to be stored next to the value."""
     found = _copied(value)
-    return {**found, "frames": list(map(bytearray, found["frames"]))} if "frames" in found else found
+    return {**found, "frames": [bytearray(frame) for frame in found["frames"]]} if "frames" in found else found
 
 
 def _copied(value: Any) -> Copy:
@@ -106,7 +106,7 @@ def _load(copy: Copy, step: str, frame: Callable[[Any], bytearray]) -> Any:
         ) from error
 
 
-def _frame(store: Store, stored: str | list[str]) -> Bytes:
+def _frame(store: Store, stored: str | list[str]) -> bytearray:
     """A frame of a copy: from the metadata, or from its chunks."""
     if isinstance(stored, str):
         return bytearray(base64.b64decode(stored))  # the reader can change an array in it
