@@ -164,8 +164,9 @@ EVERYTHING = """
             run.state["end"] = items, b.value, os.environ["DRAWN"]
 """
 # What the store must have by then, so that this test keeps meaning what its name says.
-KINDS = set("blob changed code event files forks gone items joblib key langgraph node once run shared state".split())
-KINDS |= {"reused", "used", "wrote"}
+KINDS = set(
+    "blob changed code event files forks gone items joblib key langgraph node once reused run shared state used wrote".split()
+)
 
 
 class Everything:
