@@ -59,7 +59,9 @@ def test_runs_are_listed_newest_first_with_what_is_known_of_them(store: str) -> 
     )
     assert (two.id, two.workflow, two.attempts) == ("two", None, 1)
     assert before <= one.started <= two.started <= two.updated <= one.updated <= datetime.now(timezone.utc)
-    assert one.bytes == sum(c.stored_bytes for c in History(store).run("one").checkpoints)
+    assert (
+        one.bytes > sum(c.stored_bytes for c in History(store).run("one").checkpoints) > 0
+    )  # and events: see test_sizes
 
 
 def test_they_can_be_chosen_by_workflow_status_and_time(store: str) -> None:
@@ -101,7 +103,7 @@ def test_a_node_that_ran_again_is_one_node(store: str, monkeypatch: pytest.Monke
     def listed(run_id: str = "r") -> tuple[int, int]:
         (record,) = [run for run in History(store).runs() if run.id == run_id]
         checkpoints = [c for c in History(store).run(run_id).checkpoints if c.step]
-        assert record.bytes == sum(c.stored_bytes for c in checkpoints)
+        assert record.bytes > sum(c.stored_bytes for c in checkpoints) > 0
         return record.nodes, len(checkpoints)
 
     flow(store)
@@ -307,7 +309,7 @@ def test_a_list_with_a_limit_reads_the_events_of_no_more_runs_than_it_shows(stor
     listed = History(counting).runs(limit=3)
     assert [run.id for run in listed] == ["r29", "r28", "r27"]
     assert [run.status for run in listed] == ["killed"] * 3
-    assert counting.kinds["run"] == 30
+    assert counting.kinds["run"] == 31  # one of them tells whether the store is encrypted
     assert counting.kinds["event"] == 2 * 3  # two that nobody has counted, of each
     flow(store, "newest")
     assert len(History(store).runs(status="killed", limit=5)) == 5
