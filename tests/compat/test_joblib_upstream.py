@@ -56,4 +56,5 @@ def test_the_table_lists_every_test_of_joblib_and_says_how_it_ends(what: str, sc
     said = {name for name, row in TABLE.items() if row[what] == "passes"}
     assert sorted(found) == sorted(TABLE)
     assert {name: found[name] for name in said if not found[name] <= {"passed", "skipped"}} == {}
-    assert {name for name in found if found[name] == {"passed"}} - said == set()
+    varies = {name for name, row in TABLE.items() if row[what].startswith("varies: ")}
+    assert {name for name in found if found[name] == {"passed"}} - said - varies == set()

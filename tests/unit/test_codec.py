@@ -127,8 +127,8 @@ def test_a_plain_pickle_is_refused() -> None:
 
 def test_a_later_format_is_refused_by_its_number() -> None:
     data = bytearray(stored(1))
-    data[4] = 2
-    with pytest.raises(IntegrityError, match="format 2"):
+    data[4] = 3
+    with pytest.raises(IntegrityError, match="format 3"):
         loaded(data)
 
 
