@@ -20,13 +20,21 @@ from .values import identity, plain_digest
 class Library(NamedTuple):
     """How to read and write the settings of one library. Each function takes the loaded module.
 
-    `now` and `defaults` give settings by name. `displays` says whether a setting affects printing only.
+    `now` and `defaults` give settings by name. `values` gives those of `now` without names: it is quicker, because each
+    call of a step compares them with the last ones. `displays` says whether a setting affects printing only.
     """
 
+    values: Callable[[Any], list[Any]]
     now: Callable[[Any], dict[str, Any]]
     defaults: Callable[[Any], Mapping[str, Any]]
     put: Callable[[Any, dict[str, Any]], object]
     displays: Callable[[str], bool] = lambda name: False
+
+
+def _decimal_values(module: Any) -> list[Any]:
+    context = module.getcontext()
+    found = [context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp]
+    return [*found, *context.traps.values()]
 
 
 def _decimal_settings(context: Any) -> dict[str, Any]:
@@ -75,6 +83,16 @@ def _flat(options: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]
             yield before + name, value
 
 
+def _leaves(options: dict[str, Any]) -> list[Any]:
+    found: list[Any] = []
+    for value in options.values():
+        if type(value) is dict:
+            found += _leaves(value)
+        else:
+            found.append(value)
+    return found
+
+
 def _pandas_defaults(module: Any) -> dict[str, Any]:
     known = module._config.config._registered_options
     return {name: option.defval for name, option in known.items()}
@@ -93,23 +111,27 @@ def _matplotlib_now(module: Any) -> dict[str, Any]:
 
 LIBRARIES = {
     "decimal": Library(
+        _decimal_values,
         lambda module: _decimal_settings(module.getcontext()),
         lambda module: _decimal_settings(module.DefaultContext),
         _put_decimal,
     ),
     "numpy": Library(
+        lambda module: [*module.geterr().values(), *module.get_printoptions().values()],
         lambda module: {**module.geterr(), **module.get_printoptions()},
         lambda module: {**_PRINTING, **_ERRORS},
         _put_numpy,
         lambda name: name not in _ERRORS,
     ),
     "pandas": Library(
+        lambda module: _leaves(module.options.d),
         lambda module: dict(_flat(module.options.d)),
         _pandas_defaults,
         _put_pandas,
         lambda name: name.startswith(("display.", "styler.", "plotting.")),
     ),
     "matplotlib": Library(
+        lambda module: list(dict.values(module.rcParams)),
         _matplotlib_now,
         lambda module: dict(dict.items(module.rcParamsOrig)),
         lambda module, settings: module.rcParams.update(settings),
@@ -118,8 +140,9 @@ LIBRARIES = {
 _PARENTS = {"seaborn": "matplotlib", "pylab": "matplotlib"}
 NAMES = frozenset([*LIBRARIES, *_PARENTS])  # packages whose settings matter to code that uses them
 
-# By library: all its settings when last seen, and those that were not at their defaults.
-_last: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+_last: dict[
+    str, tuple[list[Any], dict[str, Any]]
+] = {}  # by library: all values, and the settings not at their defaults
 
 
 def changed(library: str) -> dict[str, Any]:
@@ -129,14 +152,14 @@ def changed(library: str) -> dict[str, Any]:
         return {}
     how = LIBRARIES[library]
     try:
-        now, known = how.now(module), _last.get(library)
-        if known is not None and known[0] == now:
+        values, known = how.values(module), _last.get(library)
+        if known is not None and known[0] == values:
             return known[1]
-        defaults = how.defaults(module)
+        now, defaults = how.now(module), how.defaults(module)
         found = {name: value for name, value in now.items() if name in defaults and defaults[name] != value}
     except Exception:  # another version of the library, or values that can't be compared
         return {}
-    _last[library] = now, found
+    _last[library] = values, found
     return found
 
 
