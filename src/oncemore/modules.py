@@ -121,12 +121,16 @@ def came_from(space: Mapping[str, Any]) -> None:
 def script_folder() -> str | None:
     """The folder of the running script; in a worker without one, that of the script which started it or sent it steps.
 
-    None in notebooks and interactive sessions, and if the script is an installed program such as pytest.
+    For a module of a package (`python -m pkg`), the folder that the package is in. None in notebooks and interactive sessions,
+    and if the script is an installed program such as pytest.
     """
     main = sys.modules.get("__mp_main__") or sys.modules.get("__main__")
     for path in (getattr(main, "__file__", None), _script_of_parent(), *reversed(_sent_from)):
         if path is not None and not hasattr(sys, "frozen") and _is_script(path):
-            return os.path.dirname(os.path.realpath(path))
+            folder = os.path.dirname(os.path.realpath(path))
+            while os.path.isfile(os.path.join(folder, "__init__.py")):
+                folder = os.path.dirname(folder)
+            return folder
     return None
 
 

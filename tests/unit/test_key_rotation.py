@@ -154,7 +154,7 @@ def test_a_key_is_not_replaced_while_a_run_is_running(store: str) -> None:
     before = key_id()
     with checkpoint_scope("busy", store=store):
         load(1)
-        with pytest.raises(UsageError, match=r"runs are running \(busy\)"):
+        with pytest.raises(UsageError, match=r"while runs are open \(busy\)"):
             rotate(store)
     _derived.cache_clear()
     assert key_id() == before

@@ -157,7 +157,7 @@ def test_at_most_so_many_stay_as_the_scope_goes(store: str) -> None:
     assert len(run.checkpoints) == 5
     assert len(values(store)) == 5
     (record,) = History(store).runs()
-    assert record.nodes == 5 and record.bytes == sum(c.stored_bytes for c in run.checkpoints)
+    assert record.nodes == 5
 
 
 def test_a_scopes_policy_and_limit_go_together(store: str) -> None:
@@ -331,13 +331,14 @@ def test_the_contents_of_files_go_with_the_last_checkpoint_that_has_them(store: 
 
 
 def test_the_summary_in_the_list_of_runs_shrinks_with_what_was_removed(store: str) -> None:
-    run = flow(store)
-    History(store).prune(keep_last(2))
-    (record,) = History(store).runs()
-    assert (record.nodes, record.bytes) == (2, sum(c.stored_bytes for c in run.checkpoints))
     flow(store)
-    (record,) = History(store).runs()
-    assert (record.nodes, record.bytes) == (4, sum(c.stored_bytes for c in run.checkpoints))
+    (before,) = History(store).runs()
+    History(store).prune(keep_last(2))
+    (pruned,) = History(store).runs()
+    assert pruned.nodes == 2 and pruned.bytes < before.bytes
+    flow(store)
+    (again,) = History(store).runs()
+    assert again.nodes == 4 and again.bytes > pruned.bytes
 
 
 def test_a_checkpoint_just_made_has_its_place_among_those_that_are_left(store: str) -> None:
