@@ -274,7 +274,7 @@ def test_a_process_does_not_wait_for_abandoned_bodies(script: Script) -> None:
         import threading
         from oncemore import checkpoint_scope, checkpointed
 
-        @checkpointed(timeout=0.05)
+        @checkpointed(timeout=2)
         def ask(n):
             if n % 2:
                 threading.Event().wait()
