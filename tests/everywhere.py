@@ -262,7 +262,7 @@ def _test_wheel(python: Python) -> tuple[int, int, int]:
         tree, dist = Path(folder, "tree"), Path(folder, "dist")
         subprocess.run([inside, "-m", "hatchling", "build", "-t", "wheel", "-d", dist], cwd=ROOT, check=True)
         (wheel,) = dist.iterdir()
-        install(python, inside, [f"{wheel}[cli]"], f"installing {wheel.name}")
+        install(python, inside, [f"{wheel}[cli,encrypt]"], f"installing {wheel.name}")
         install(python, inside, ["--force-reinstall", "--no-deps", str(wheel)], f"installing {wheel.name} anew")
         for part in ("docs", "tests"):
             shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
