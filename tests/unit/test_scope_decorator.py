@@ -191,6 +191,6 @@ def test_workers_refresh_as_well(script: Script) -> None:
 
 def test_a_name_to_refresh_that_no_step_has_is_a_warning() -> None:
     checkpointed(name="zebra_crossing")(len)
-    told = r"refresh=\['zebra_crosing'\]: no step or loop has this name. Did you mean zebra_crossing\?"
+    told = r"refresh=\['zebra_crosing'\]: no step or loop has this name. Did you mean zebra_crossing"
     with pytest.warns(CheckpointWarning, match=told):
         scope(lambda run: load(1), refresh=["zebra_crosing"])
